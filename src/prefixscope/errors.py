@@ -1,0 +1,120 @@
+"""Everything prefixscope raises on purpose.
+
+PrefixscopeError
+├── TargetError            the server under investigation
+│   ├── Unreachable          no answer at the address
+│   ├── Rejected             it answered and said no (401, 404, 413, 429 …)
+│   └── Unsupported          it can't do what the investigation needs
+├── ServerError            a server that prefixscope itself starts
+│   ├── StartTimeout         alive, never ready
+│   └── Exited               ended before or while it was needed
+├── EngineError            installing or finding an embedded engine
+├── TraceError             an unreadable or unknown trace
+├── ReplayError            the scheduler replay
+├── NotebookError          a notebook failed, or its parameters are wrong
+├── RunError               a run directory that can't be used
+└── ReportError            a report that can't be rendered
+
+Every message has three parts: what failed, with the values seen; the likely cause; the next command or flag.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+_SECRET_TEXT = re.compile(r"(?i)(bearer\s+|--api-key[= ]\s*|api[-_]?key[\"']?\s*[:=]\s*[\"']?|hf_|sk-)[^\s\"',;]{6,}")
+
+
+def mask(text: str) -> str:
+    """The same text with every key that this process knows of, or that looks like one, replaced by ``***``."""
+    for name, value in os.environ.items():
+        if len(value) >= 8 and _SECRET_NAME.search(name):
+            text = text.replace(value, "***")
+    return _SECRET_TEXT.sub(lambda match: match.group(1) + "***", text)
+
+
+class PrefixscopeError(Exception):
+    """What failed, the likely cause, and what to do next.
+
+    Parameters
+    ----------
+    what : what failed, with the values seen.
+    cause : the likely cause; empty where nobody can say.
+    remedy : the next command or flag.
+    detail : more to read (last log lines, a server's body), printed last.
+    """
+
+    def __init__(self, what: str, *, cause: str = "", remedy: str = "", detail: str = "") -> None:
+        self.what, self.cause, self.remedy, self.detail = mask(what), mask(cause), mask(remedy), mask(detail)
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        parts = [self.what]
+        if self.cause:
+            parts.append(f"Likely cause: {self.cause}")
+        if self.remedy:
+            parts.append(f"Next: {self.remedy}")
+        if self.detail:
+            parts.append(self.detail)
+        return "\n".join(parts)
+
+
+class TargetError(PrefixscopeError):
+    """The server under investigation."""
+
+
+class Unreachable(TargetError):
+    """No answer at the address."""
+
+
+class Rejected(TargetError):
+    """The server answered and said no.
+
+    ``status`` is the HTTP status; 0 where the answer had none (a malformed body).
+    """
+
+    def __init__(self, what: str, *, status: int = 0, cause: str = "", remedy: str = "", detail: str = "") -> None:
+        self.status = status
+        super().__init__(what, cause=cause, remedy=remedy, detail=detail)
+
+
+class Unsupported(TargetError):
+    """The target can't do what the investigation needs."""
+
+
+class ServerError(PrefixscopeError):
+    """A server that prefixscope itself starts."""
+
+
+class StartTimeout(ServerError):
+    """Alive, never ready."""
+
+
+class Exited(ServerError):
+    """Ended before or while it was needed."""
+
+
+class EngineError(PrefixscopeError):
+    """Installing or finding an embedded engine."""
+
+
+class TraceError(PrefixscopeError):
+    """An unreadable or unknown trace."""
+
+
+class ReplayError(PrefixscopeError):
+    """The scheduler replay."""
+
+
+class NotebookError(PrefixscopeError):
+    """A notebook failed, or its parameters are wrong."""
+
+
+class RunError(PrefixscopeError):
+    """A run directory that can't be used."""
+
+
+class ReportError(PrefixscopeError):
+    """A report that can't be rendered."""
