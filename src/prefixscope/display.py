@@ -1,0 +1,82 @@
+"""Charts in notebooks and files without a network: SVG and PNG, drawn here, not in the browser.
+
+JupyterLab 4 draws no Vega-Lite 6 by itself, and shows an untrusted notebook's SVG as text; a bundle of SVG and PNG
+shows in every case.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import altair as alt
+import vl_convert
+
+from prefixscope.theme import vega_config
+
+Bundle = dict[str, Any]
+
+
+def themed(chart: Any, scheme: str = "light") -> dict[str, Any]:
+    """A chart's Vega-Lite specification with our look and no other."""
+    spec: dict[str, Any] = chart.to_dict(validate=True)
+    return {**spec, "config": vega_config(scheme)}
+
+
+def to_svg(chart: Any) -> str:
+    """The chart as SVG text."""
+    return str(vl_convert.vegalite_to_svg(themed(chart)))
+
+
+def to_png(chart: Any, *, scale: float = 2) -> bytes:
+    """The chart as PNG bytes, ``scale`` times its size in px."""
+    return bytes(vl_convert.vegalite_to_png(themed(chart), scale=scale))
+
+
+def mimebundle(chart: Any, *, scale: float = 2) -> tuple[Bundle, Bundle]:
+    """Data and metadata of one chart for Jupyter: SVG, and PNG at screen size, and its title as text."""
+    png = to_png(chart, scale=scale)
+    width, height = struct.unpack(">II", png[16:24])
+    data = {"image/svg+xml": to_svg(chart), "image/png": png, "text/plain": title_of(chart)}
+    return data, {"image/png": {"width": round(width / scale), "height": round(height / scale)}}
+
+
+def title_of(chart: Any) -> str:
+    """The finding that a chart states, in one line."""
+    title = themed(chart).get("title", "")
+    text = title.get("text", "") if isinstance(title, dict) else title
+    return " ".join(text) if isinstance(text, list) else str(text)
+
+
+class Figure:
+    """A chart that shows itself in any notebook, or a note where there is nothing to draw.
+
+    Parameters
+    ----------
+    chart : an Altair chart, or None.
+    missing : what to say for None: what would fill the figure.
+    """
+
+    def __init__(self, chart: Any, *, missing: str = "Nothing measured for this figure yet.") -> None:
+        self.chart, self.missing = chart, missing
+
+    def __repr__(self) -> str:
+        return self.missing if self.chart is None else title_of(self.chart)
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Any:
+        return {"text/plain": self.missing} if self.chart is None else mimebundle(self.chart)
+
+
+def show(chart: Any, *, missing: str = "Nothing measured for this figure yet.") -> Figure:
+    """The chart as a notebook shows it; as a cell's last line it draws."""
+    return Figure(chart, missing=missing)
+
+
+def enable_charts() -> None:
+    """Makes every Altair chart of this process show the way :class:`Figure` does."""
+
+    def renderer(spec: dict[str, Any], **_: Any) -> tuple[Bundle, Bundle]:
+        return mimebundle(alt.Chart.from_dict(spec))
+
+    alt.renderers.register("prefixscope", renderer)
+    alt.renderers.enable("prefixscope")

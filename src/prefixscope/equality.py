@@ -1,0 +1,200 @@
+"""Do warm answers equal cold ones? Each document asked cold, cold again under another salt, warm, and one turn on."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from prefixscope import frames, prompts
+from prefixscope.baseline import settings
+from prefixscope.errors import Rejected, ServerError, Unreachable
+from prefixscope.investigation import Investigation
+from prefixscope.measure import PREFILL_TOKENS_PER_S, START_S, Sender, new_salt
+from prefixscope.runs import Stage
+from prefixscope.setting import Setting, digest
+
+ARMS = ("cold", "control", "warm", "follow_up")
+_MARKUP = re.compile(r"[*_`#>~\-]")
+
+
+def run(
+    investigation: Investigation,
+    *,
+    documents: int = 10,
+    tokens: int = 2_400,
+    answer_tokens: int = 32,
+    workaround: int = 1024,
+    seed: int = 100,
+) -> pd.DataFrame:
+    """Ask each document four times under each served name and compare the answers; return ``frames.comparisons``.
+
+    Parameters
+    ----------
+    documents, tokens : how many documents, and how many prompt tokens each.
+    answer_tokens : tokens answered, greedily.
+    workaround : retention interval of the server; at a release's broken default nothing would be warm.
+
+    The control (cold again, under another salt) is what any difference is held against: answers that differ between
+    two cold sends can't be blamed on the cache.
+    """
+    with investigation.stage("equality", documents=documents, tokens=tokens, answer_tokens=answer_tokens, workaround=workaround, seed=seed) as stage:
+        setting = _setting(investigation, workaround)
+        done = answered(investigation)
+        plan = [(n, role) for role in ("base", "lora") for n in range(documents)]
+        key = lambda n, role: series_key(investigation, setting, role, tokens, seed + n, answer_tokens)  # noqa: E731
+        todo = [(n, role) for n, role in plan if len(done.get(key(n, role), {})) < len(ARMS)]
+        if todo:
+            expected = 3 * tokens / PREFILL_TOKENS_PER_S + 4 * answer_tokens * 0.03
+            stage.progress.plan(START_S + expected * len(todo), len(todo))
+            try:
+                with investigation.server(setting, stage) as (client, server_id):
+                    sender = Sender(investigation, stage, client, server_id, setting)
+                    stage.progress.advance(START_S)
+                    for n, role in todo:
+                        if role == "lora" and not sender.lora:
+                            continue
+                        ask(sender, stage, n, role, key(n, role), tokens=tokens, seed=seed + n, answer_tokens=answer_tokens)
+                        stage.progress.advance(expected)
+            except (ServerError, Unreachable) as error:
+                stage.outcome = "partial"
+                stage.warn("server-failed", f"{setting.label}: {error.what}", error.remedy)
+        compare(investigation, stage)
+    return frames.comparisons(investigation.path)
+
+
+def _setting(investigation: Investigation, workaround: int) -> Setting:
+    """The server whose warm sends hit: drafter and adapter where the target has them, interval set."""
+    if investigation.target.kind == "attached":
+        return Setting(as_served=True)
+    chosen = [setting for setting, _ in settings(investigation, workaround=workaround)]
+    last = chosen[-1]
+    return last if last.interval is not None else Setting(drafter=last.drafter, lora=last.lora, interval=workaround)
+
+
+def series_key(investigation: Investigation, setting: Setting, role: str, tokens: int, seed: int, answer_tokens: int) -> str:
+    return digest(["answers", investigation.target.id, setting.id, role, tokens, seed, answer_tokens])
+
+
+def answered(investigation: Investigation) -> dict[str, dict[str, dict[str, Any]]]:
+    """Answers by series and arm; of several attempts the last whole one."""
+    attempts: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for row in investigation.run.rows("equality"):
+        if row.get("kind") == "answer" and row.get("status") == "ok":
+            attempts.setdefault((row["series"], row["attempt"]), {})[row["arm"]] = row
+    return {series: arms for (series, _), arms in attempts.items() if len(arms) == len(ARMS)}
+
+
+def ask(
+    sender: Sender, stage: Stage, number: int, role: str, series: str, *, tokens: int, seed: int, answer_tokens: int
+) -> None:
+    """One document under one name: cold, control, warm, follow-up."""
+    model = sender.model(role)
+    count = sender.count(model)
+    sender.discard_first(model)
+    document = prompts.document(count, tokens, seed)
+    salt, attempt = new_salt(), new_salt()[-8:]
+    answer = ""
+    for arm in ARMS:
+        stage.progress.say(f"{model}, document {number + 1}: {arm.replace('_', ' ')}")
+        prompt = prompts.follow_up(count, document, answer) if arm == "follow_up" else document
+        identity = {"kind": "answer", "series": series, "attempt": attempt, "role": role, "document": f"document {number + 1}", "arm": arm}
+        try:
+            completion, fields = sender.send(
+                prompt,
+                model=model,
+                salt=new_salt() if arm == "control" else salt,
+                max_tokens=answer_tokens,
+                logprobs=True,
+                extra={"return_token_ids": True},
+            )
+        except Rejected as error:
+            stage.outcome = "partial"
+            stage.append({**identity, "setting": sender.setting.to_json(), "model": model, "status": "failed", "error": str(error)})
+            stage.warn("request-refused", f"{model}, document {number + 1}, {arm}: {error.what}", error.remedy)
+            return
+        answer = completion.text
+        stage.append(
+            {
+                **identity,
+                **fields,
+                "text": completion.text,
+                "token_ids": completion.token_ids,
+                "logprobs": _rounded(completion.logprobs),
+                "margins": _rounded(completion.margins),
+            }
+        )
+
+
+def compare(investigation: Investigation, stage: Stage) -> None:
+    """Write the comparisons that are not written yet."""
+    known = {(r["series"], r["attempt"], r["pair"]) for r in investigation.run.rows("equality") if r.get("kind") == "comparison"}
+    for series, arms in answered(investigation).items():
+        for pair in (("cold", "control"), ("cold", "warm")):
+            name = "-".join(pair)
+            if (series, arms["cold"]["attempt"], name) in known:
+                continue
+            result = difference(arms[pair[0]], arms[pair[1]])
+            if name == "cold-warm" and not arms["warm"]["cached_tokens"]:
+                # Nothing came from the cache, or nobody knows: equal answers would prove nothing.
+                result = {**result, "identical": None, "class": "void"}
+            stage.append(
+                {
+                    "kind": "comparison",
+                    "series": series,
+                    "attempt": arms["cold"]["attempt"],
+                    "document": arms["cold"]["document"],
+                    "model": arms["cold"]["model"],
+                    "setting": arms["cold"]["setting"],
+                    "pair": name,
+                    "cached_tokens": arms[pair[1]]["cached_tokens"],
+                    "prompt_tokens": arms[pair[1]]["prompt_tokens"],
+                    "distinct_tokens": len(set(arms["cold"]["token_ids"] or arms["cold"]["text"])),
+                    **result,
+                }
+            )
+
+
+def difference(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
+    """How two answers differ: by token ids where both have them, else by text.
+
+    ``margin`` is the log-probability of the best token minus the second best where they part, in the left answer,
+    nats: a small one says that two near-equal tokens changed places.
+    """
+    by_ids = left["token_ids"] is not None and right["token_ids"] is not None
+    a, b = (left["token_ids"], right["token_ids"]) if by_ids else (left["text"], right["text"])
+    by = "token ids" if by_ids else "text"
+    if a == b:
+        return {"identical": True, "by": by, "first_difference": None, "margin": None, "class": "identical"}
+    first = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    margins = left.get("margins")
+    margin = margins[first] if by_ids and margins and first < len(margins) else None
+    texts = left["text"], right["text"]
+    if "".join(texts[0].split()) == "".join(texts[1].split()):
+        kind = "whitespace"
+    elif _plain(texts[0]) == _plain(texts[1]):
+        kind = "markup"
+    else:
+        kind = "words"
+    return {"identical": False, "by": by, "first_difference": first, "margin": margin, "class": kind}
+
+
+def _plain(text: str) -> str:
+    return "".join(_MARKUP.sub("", text).split())
+
+
+def wilson(successes: int, count: int, z: float = 1.96) -> tuple[float, float]:
+    """The 95 % score interval of a proportion: 19 of 20 is 0.76 to 0.99."""
+    if count == 0:
+        return 0.0, 1.0
+    share = successes / count
+    centre = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def _rounded(values: Sequence[float] | None) -> list[float] | None:
+    return None if values is None else [round(value, 5) for value in values]

@@ -1,0 +1,169 @@
+"""A run, its target and its servers, as one thing that a notebook holds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from prefixscope import kit, preflight, resources
+from prefixscope.client import Client
+from prefixscope.errors import RunError, Unsupported
+from prefixscope.pool import Pool
+from prefixscope.runs import OWNER_ENV, Run, Stage, copy_run, now
+from prefixscope.server import Server
+from prefixscope.setting import Setting
+from prefixscope.target import Target
+
+
+class Investigation:
+    """What a stage works with.
+
+    Attributes
+    ----------
+    run : the run directory.
+    target : what is investigated.
+    """
+
+    def __init__(self, run: Run, target: Target) -> None:
+        self.run, self.target = run, target
+        self.pool = Pool(run.path, owner_pid=int(os.environ.get(OWNER_ENV) or os.getpid()))
+
+    @property
+    def path(self) -> Path:
+        return self.run.path
+
+    def stage(self, name: str, **parameters: Any) -> Any:
+        return self.run.stage(name, parameters)
+
+    # --- servers -----------------------------------------------------------------------------------------------
+
+    def trace_environment(self) -> dict[str, str]:
+        """What makes a server of ours write its lookups into the run directory."""
+        folder = kit.write_kit(self.path / "kit") if not (self.path / "kit").is_dir() else self.path / "kit"
+        return kit.kit_environment(folder, self.path / "trace")
+
+    def start_ahead(self, setting: Setting) -> None:
+        """Begin to start a server that is needed next, without waiting for it."""
+        if self.target.restarts:
+            self.pool.prefetch(setting, self._factory(setting), timeout_s=self._timeout_s())
+
+    @contextmanager
+    def server(self, setting: Setting, stage: Stage, *, keep: bool = False) -> Iterator[tuple[Client, str]]:
+        """A client of a server with these settings, and that server's id. ``keep`` leaves it for a later stage.
+
+        Raises
+        ------
+        ServerError
+            where it doesn't start.
+        """
+        if self.target.kind == "sample":
+            raise Unsupported(
+                "the recorded sample does not hold these cells",
+                cause="a parameter was changed, and there is no server to ask",
+                remedy="set target = 'embedded' (or a URL, or a serve command) in the parameters cell",
+            )
+        if self.target.kind == "attached":
+            with Client(self.target.url, key_env=self.target.key_env) as client:
+                self.note_target(client, None)
+                yield client, "attached"
+            return
+        server = self._acquire(setting, stage)
+        try:
+            with Client(server.url, key_env=self.target.key_env) as client:
+                self.note_target(client, server)
+                yield client, server.id
+        finally:
+            self.pool.release(server, keep=keep)
+            if not keep:
+                self._note_server(server, stopped=True)
+
+    def _acquire(self, setting: Setting, stage: Stage) -> Server:
+        stage.progress.say(f"starting {setting.label}")
+        started = time.monotonic()
+        server = self.pool.acquire(
+            setting,
+            self._factory(setting),
+            progress=lambda line: stage.progress.say(f"starting {setting.label}: {line}"),
+            timeout_s=self._timeout_s(),
+        )
+        stage.spent(f"waiting for {setting.label} to start", time.monotonic() - started)
+        self._note_server(server)
+        return server
+
+    def _factory(self, setting: Setting) -> Callable[[], Any]:
+        return lambda: self.target.command(setting, self.trace_environment())
+
+    def _timeout_s(self) -> float:
+        return self.target.start_timeout_s if self.target.kind == "managed" else 240.0
+
+    def _note_server(self, server: Server, *, stopped: bool = False) -> None:
+        entry: dict[str, Any] = {
+            "id": server.id,
+            "setting": server.setting.to_json(),
+            "command": server.command_text,
+            "start_s": server.start_s,
+            "started_at": server.started_at,
+            "ready_at": server.ready_at,
+        }
+
+        def change(manifest: dict[str, Any]) -> None:
+            known = next((s for s in manifest["servers"] if s["id"] == server.id), None)
+            if known is None:
+                manifest["servers"].append(known := {"stopped_at": None, **entry})
+            if stopped:
+                known["stopped_at"] = now()
+
+        self.run.update(change)
+
+    def note_target(self, client: Client, server: Server | None) -> None:
+        """Keep what the server says of itself."""
+        if server is not None and self.run.get_fact("vllm version") is not None:
+            return
+        for fact in preflight.facts(client):
+            self.run.fact(fact.name, fact.value, fact.source)
+        version = self.run.get_fact("vllm version")
+        self.run.update(lambda m: m["engine"].update({"version": version}))
+        for finding in preflight.findings(client):
+            self.run.warn(finding.code, finding.detail, remedy=finding.remedy)
+
+    def stop_servers(self) -> None:
+        self.pool.stop_all()
+
+
+def open_run(run_dir: str = "", target: str = "sample", **options: Any) -> Investigation:
+    """The investigation in ``run_dir``, made if there is none.
+
+    Parameters
+    ----------
+    run_dir : a run directory; empty makes one in the working directory (a copy of the recorded sample, where
+        that is the target).
+    target : ``sample``, ``embedded``, a URL or a serve command; what an existing run already names wins.
+    """
+    if run_dir and (Path(run_dir) / "run.json").exists():
+        run = Run(run_dir)
+        return Investigation(run, Target.from_json(run.manifest["target"]))
+    wanted = Target.parse(target, **options)
+    wanted.check_environment()
+    if wanted.kind == "sample":
+        sample = resources.data_path("sample", "run")
+        if not (sample / "run.json").exists():
+            raise RunError(f"the recorded sample is missing from the installation ({sample})", remedy="reinstall prefixscope")
+        place = Path(run_dir) if run_dir else Path(tempfile.mkdtemp(prefix="prefixscope-sample-"))
+        run = copy_run(sample, place)
+        run.update(lambda m: m["target"].update({"kind": "sample"}))
+        return Investigation(run, Target.from_json(run.manifest["target"]))
+    place = Path(run_dir) if run_dir else Path.cwd() / time.strftime("prefixscope-run-%Y%m%d-%H%M%S")
+    return Investigation(Run.create(place, target=wanted.to_json(), parameters={}), wanted)
+
+
+def free_space_warning(path: Path, need_bytes: int = 200_000_000) -> str | None:
+    """A sentence where the disk of a run directory is nearly full."""
+    free = shutil.disk_usage(path if path.exists() else path.parent).free
+    return f"only {free / 1e6:,.0f} MB are free where the run is kept" if free < need_bytes else None
+

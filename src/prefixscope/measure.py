@@ -1,0 +1,381 @@
+"""Sends one prompt after another and writes one row for each: what baseline, trace and sweep have in common.
+
+A *series* is one prompt on one server setting under one salt of its own: cold, repeats, a control, a new ending, a
+follow-up turn. A *cell* is one send of a series. Its identity does not name the stage, so what two stages need is
+measured once.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prefixscope import metrics, prompts
+from prefixscope.client import Client, Completion
+from prefixscope.errors import Rejected, ServerError, TargetError, Unreachable
+from prefixscope.investigation import Investigation
+from prefixscope.preflight import choose_model
+from prefixscope.prompts import Prompt
+from prefixscope.runs import Stage
+from prefixscope.setting import Setting, digest
+
+REPEATS = ("cold", "repeat", "repeat")
+ALL_SENDS = (*REPEATS, "control", "new_ending", "follow_up")
+QUIET = frozenset(REPEATS)
+"""Sends whose latency is reported; no other server starts while they run."""
+
+DISCARD_TOKENS = 256
+PREFILL_TOKENS_PER_S = 2500.0
+START_S = 25.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One prompt on one setting. ``role`` is ``base`` or ``lora``: which served name is asked."""
+
+    setting: Setting
+    tokens: int
+    role: str = "base"
+    seed: int = 1
+    sends: tuple[str, ...] = ALL_SENDS
+
+    def cells(self) -> tuple[tuple[str, int], ...]:
+        """Each send with its index: the k-th of its kind."""
+        found: list[tuple[str, int]] = []
+        for send in self.sends:
+            kind = "cold" if send == "repeat" else send
+            index = 1 + sum(1 for s, _ in found if ("cold" if s == "repeat" else s) == kind)
+            found.append((send, index))
+        return tuple(found)
+
+    def key(self, target_id: str) -> str:
+        """Identity of the series on a target, whichever stage asks."""
+        return digest([target_id, self.setting.id, self.role, self.tokens, self.seed])
+
+    def expected_s(self) -> float:
+        """Seconds on an idle 2-core machine; only progress uses it."""
+        slow = 2.0 if self.role == "lora" else 1.0
+        return 0.4 + slow * self.tokens / PREFILL_TOKENS_PER_S * (1.2 + ("control" in self.sends))
+
+
+def finished(investigation: Investigation, series: Series) -> list[dict[str, Any]] | None:
+    """The rows of a series that some stage has already measured whole, or None."""
+    key = series.key(investigation.target.id)
+    attempts: dict[str, dict[tuple[str, int], dict[str, Any]]] = {}
+    for row in investigation.run.rows():
+        if row.get("kind") == "send" and row.get("series") == key and row.get("status") == "ok":
+            attempts.setdefault(row["attempt"], {})[row["send"], row["index"]] = row
+    for rows in attempts.values():
+        if all(cell in rows for cell in series.cells()):
+            return [rows[cell] for cell in series.cells()]
+    return None
+
+
+def measure(
+    investigation: Investigation,
+    stage: Stage,
+    plan: Sequence[Series],
+    *,
+    keep_last: bool = False,
+    then: Setting | None = None,
+) -> list[dict[str, Any]]:
+    """Measure what of the plan is not measured yet, setting by setting, and return the rows of the whole plan.
+
+    A setting whose server fails gives failed rows with the reason, and the next one is tried. ``then`` is a setting
+    that a later stage needs first: its server may start behind the last unmeasured latencies.
+    """
+    settings = list(dict.fromkeys(series.setting for series in plan))
+    todo = {s: [p for p in plan if p.setting == s and finished(investigation, p) is None] for s in settings}
+    left = [setting for setting in settings if todo[setting]]
+    stage.progress.plan(
+        sum(START_S + sum(series.expected_s() for series in todo[setting]) for setting in left),
+        sum(len(todo[setting]) for setting in left),
+    )
+    for position, setting in enumerate(left):
+        after = left[position + 1] if position + 1 < len(left) else then
+        _measure_setting(investigation, stage, setting, todo[setting], after, keep=keep_last and position + 1 == len(left))
+    rows: list[dict[str, Any]] = []
+    for series in plan:
+        rows += finished(investigation, series) or []
+    return rows
+
+
+def _measure_setting(
+    investigation: Investigation,
+    stage: Stage,
+    setting: Setting,
+    todo: Sequence[Series],
+    after: Setting | None,
+    *,
+    keep: bool,
+) -> None:
+    started = time.monotonic()
+    try:
+        with investigation.server(setting, stage, keep=keep) as (client, server_id):
+            sender = Sender(investigation, stage, client, server_id, setting)
+            open_series = []
+            for series in todo:
+                if series.role == "lora" and not sender.lora:
+                    if setting.as_served:
+                        continue  # an attached server without adapters lacks nothing
+                    _fail(investigation, stage, series, server_id, "no LoRA adapter is served under this setting")
+                    continue
+                open_series.append(SeriesRun(sender, series))
+            for series_run in open_series:
+                series_run.send_all(only_quiet=True)
+            if after is not None and any(series_run.left for series_run in open_series):
+                investigation.start_ahead(after)
+                sender.overlapped = True
+            for series_run in open_series:
+                series_run.send_all(only_quiet=False)
+                stage.progress.advance(series_run.series.expected_s())
+    except (ServerError, Unreachable) as error:
+        stage.outcome = "partial"
+        stage.warn("server-failed", f"{setting.label}: {error.what}", error.remedy)
+        for series in todo:
+            if finished(investigation, series) is None:
+                _fail(investigation, stage, series, "", str(error))
+    stage.progress.advance(START_S)
+    stage.spent(f"measuring {setting.label}", time.monotonic() - started)
+
+
+class Sender:
+    """One server, asked one request at a time."""
+
+    def __init__(self, investigation: Investigation, stage: Stage, client: Client, server_id: str, setting: Setting) -> None:
+        self.investigation, self.stage, self.client = investigation, stage, client
+        self.server_id, self.setting = server_id, setting
+        self.base, self.lora = choose_model(client, investigation.target.model)
+        self.overlapped = False
+        self._discarded: set[str] = set()
+        self._counters = metrics.counters(client.metrics())
+
+    def model(self, role: str) -> str:
+        return self.lora if role == "lora" and self.lora else self.base
+
+    def count(self, model: str) -> prompts.Count:
+        return lambda messages: self.client.tokenize(messages, model)
+
+    def discard_first(self, model: str) -> None:
+        """The first request of a server and of each adapter pays for warming up: sent, recorded, never reported."""
+        if model in self._discarded:
+            return
+        self._discarded.add(model)
+        prompt = prompts.build(self.count(model), DISCARD_TOKENS, 0)
+        completion = self.client.chat(
+            prompt.messages, model=model, max_tokens=4, salt=new_salt(), request_id=new_request_id(), expected_tokens=DISCARD_TOKENS
+        )
+        self.stage.append(
+            {"kind": "discarded", "setting": self.setting.to_json(), "server": self.server_id, "model": model,
+             "prompt_tokens": completion.prompt_tokens, "seconds": round(completion.seconds, 3)}
+        )  # fmt: skip
+        self._counters = metrics.counters(self.client.metrics())
+
+    def send(
+        self, prompt: Prompt, *, model: str, salt: str, max_tokens: int = 1, logprobs: bool = False, extra: Mapping[str, Any] | None = None
+    ) -> tuple[Completion, dict[str, Any]]:
+        """One request, and the fields that every row of it has."""
+        completion = self.client.chat(
+            prompt.messages,
+            model=model,
+            max_tokens=max_tokens,
+            salt=salt,
+            request_id=new_request_id(),
+            logprobs=logprobs,
+            extra=extra,
+            expected_tokens=prompt.tokens,
+        )
+        return completion, {
+            "setting": self.setting.to_json(),
+            "server": self.server_id,
+            "model": model,
+            "prompt": prompt.to_json(),
+            "request_id": completion.request_id,
+            "status": "ok",
+            "error": None,
+            "prompt_tokens": completion.prompt_tokens,
+            "cached_tokens": completion.cached_tokens,
+            "completion_tokens": completion.completion_tokens,
+            "metrics": self._metrics_delta(completion.prompt_tokens),
+        }
+
+    def _metrics_delta(self, prompt_tokens: int | None) -> dict[str, int] | None:
+        """What ``/metrics`` says of the call just made; None where it says nothing."""
+        before = self._counters
+        for wait_s in (0.0, 0.05, 0.2):
+            # The counters are written after the answer is sent; a page read at once may not have them yet.
+            time.sleep(wait_s)
+            self._counters = metrics.counters(self.client.metrics())
+            delta = self._counters.since(before)
+            if delta.queries is None or prompt_tokens is None or delta.queries >= prompt_tokens:
+                break
+        if delta.queries is None or delta.hits is None:
+            return None
+        return {"queries": delta.queries, "hits": delta.hits}
+
+
+class SeriesRun:
+    """A series being sent: the prompts it needs, the salt it runs under, what is left."""
+
+    def __init__(self, sender: Sender, series: Series) -> None:
+        self.sender, self.series = sender, series
+        self.model = sender.model(series.role)
+        self.attempt, self.salt = secrets.token_hex(4), new_salt()
+        self.left = list(series.cells())
+        self._prompt: Prompt | None = None
+
+    @property
+    def prompt(self) -> Prompt:
+        if self._prompt is None:
+            self._prompt = prompts.build(self.sender.count(self.model), self.series.tokens, self.series.seed)
+        return self._prompt
+
+    def send_all(self, *, only_quiet: bool) -> None:
+        """Send what is left (or only the sends whose latency counts). The first refusal ends the series, with a row."""
+        while self.left and (not only_quiet or self.left[0][0] in QUIET):
+            send, index = self.left.pop(0)
+            self.sender.stage.progress.say(f"{self.sender.setting.label}, {self.model}, {self.prompt.name}: {send} {index}")
+            try:
+                self.sender.discard_first(self.model)
+                self._send(send, index)
+            except Rejected as error:
+                self.left.clear()
+                self.sender.stage.outcome = "partial"
+                self.sender.stage.append({**self._identity(send, index), "status": "failed", "error": str(error)})
+                self.sender.stage.warn("request-refused", f"{self.prompt.name}, {send}: {error.what}", error.remedy)
+                if error.status in (401, 403):
+                    raise
+
+    def _send(self, send: str, index: int) -> None:
+        sender, count = self.sender, self.sender.count(self.model)
+        prompt = self.prompt
+        salt = self.salt
+        shared: int | None = None
+        if send == "control":
+            prompt = prompts.control(count, self.prompt)
+        elif send == "new_ending":
+            prompt = prompts.new_ending(count, self.prompt)
+        elif send == "follow_up":
+            answer, _ = sender.send(self.prompt, model=self.model, salt=salt, max_tokens=16)
+            prompt = prompts.follow_up(count, self.prompt, answer.text)
+        if prompt is not self.prompt:
+            shared = prompts.shared_tokens(self.prompt, prompt)
+        completion, fields = sender.send(prompt, model=self.model, salt=salt)
+        row = {
+            **self._identity(send, index),
+            **fields,
+            "shared_tokens": shared,
+            "first_token_ms": round(completion.seconds * 1000, 1),
+            "overlapped": sender.overlapped,
+            "retries": completion.retries,
+        }
+        sender.stage.append(row)
+        doubt(sender.stage, row, self.prompt)
+
+    def _identity(self, send: str, index: int) -> dict[str, Any]:
+        key = self.series.key(self.sender.investigation.target.id)
+        return {
+            "kind": "send",
+            "cell": digest([key, send, index]),
+            "series": key,
+            "attempt": self.attempt,
+            "role": self.series.role,
+            "setting": self.series.setting.to_json(),
+            "server": self.sender.server_id,
+            "model": self.model,
+            "prompt": self.prompt.to_json(),
+            "send": send,
+            "index": index,
+        }
+
+
+def doubt(stage: Stage, row: Mapping[str, Any], prompt: Prompt) -> None:
+    """Warn of what makes one row less than certain."""
+    cached, counted = row["cached_tokens"], row["metrics"]
+    where = f"{row['setting']['label']}, {row['model']}, {prompt.name}"
+    if cached is None:
+        stage.warn(
+            "cached-not-reported",
+            f"{where}: the answer's usage has no cached_tokens (null is not zero)",
+            "start the server with --enable-prompt-tokens-details",
+        )
+    if row["send"] in ("cold", "control") and cached:
+        stage.warn(
+            "cold-not-cold",
+            f"{where}: the {row['send']} send already hit {cached:,} tokens",
+            "the server seems to ignore cache_salt; send through vLLM directly",
+        )
+    if row["prompt_tokens"] is not None and row["prompt_tokens"] != row["prompt"]["tokens"] and row["send"] != "follow_up":
+        stage.warn(
+            "length-not-exact",
+            f"{where}: the server counted {row['prompt_tokens']:,} prompt tokens",
+            "lengths are exact where the server offers /tokenize",
+        )
+    if counted is not None and cached is not None and counted["hits"] != cached:
+        busy = counted["queries"] != row["prompt_tokens"]
+        stage.warn(
+            "metrics-disagree",
+            f"{where}, {row['send']} {row['index']}: usage says {cached:,} cached tokens, /metrics {counted['hits']:,}"
+            + (" (its queries moved by more than this request: other traffic)" if busy else ""),
+            "trust usage; measure again when the server is idle" if busy else "keep both numbers in the report",
+        )
+
+
+def _fail(investigation: Investigation, stage: Stage, series: Series, server_id: str, why: str) -> None:
+    send, index = series.cells()[0]
+    key = series.key(investigation.target.id)
+    stage.append(
+        {
+            "kind": "send",
+            "cell": digest([key, send, index]),
+            "series": key,
+            "attempt": secrets.token_hex(4),
+            "role": series.role,
+            "setting": series.setting.to_json(),
+            "server": server_id,
+            "model": "",
+            "prompt": {"name": f"{series.tokens:,} tokens", "tokens": series.tokens, "seed": series.seed, "digest": ""},
+            "send": send,
+            "index": index,
+            "status": "failed",
+            "error": why,
+            "prompt_tokens": None,
+            "cached_tokens": None,
+            "completion_tokens": None,
+            "metrics": None,
+        }
+    )
+    stage.outcome = "partial"
+
+
+def new_salt() -> str:
+    """A cache salt that no other request has."""
+    return f"prefixscope-{secrets.token_hex(8)}"
+
+
+def new_request_id() -> str:
+    """The id under which the engine's trace and our row meet."""
+    return f"ps-{secrets.token_hex(8)}"
+
+
+def lengths_or_error(lengths: Iterable[int], limit: int | None) -> tuple[int, ...]:
+    """The lengths, ascending, each once.
+
+    Raises
+    ------
+    TargetError
+        for a length that is no positive number, or none at all.
+    """
+    values = sorted({int(n) for n in lengths})
+    if not values or values[0] < 1:
+        raise TargetError(f"prompt lengths {list(lengths)!r}: give one or more positive numbers of tokens")
+    if limit is not None and values[-1] >= limit:
+        raise TargetError(
+            f"a prompt of {values[-1]:,} tokens does not fit the served context of {limit:,} tokens",
+            remedy=f"choose lengths below {limit:,}",
+        )
+    return tuple(values)
+

@@ -1,0 +1,157 @@
+"""Seeded, token-exact, reproducible prompts and conversations.
+
+A prompt is a prefix of an endless text drawn from its seed. Its length is found with the server's own tokenizer
+(``/tokenize``, template included), so 6,446 means 6,446. Without such an endpoint the length is an estimate, and the
+rows carry what the server counted.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from prefixscope.setting import digest
+
+Message = dict[str, str]
+Count = Callable[[Sequence[Message]], "tuple[int, ...] | None"]
+"""Chat messages → the token ids that the server would see; None where it can't tell."""
+
+CHARS_PER_TOKEN = 4.0
+MAX_COUNTS = 40
+
+_SUBJECTS = "the scheduler|a worker|the cache|an operator|the router|this node|the drafter|a long request|the pool|the log"
+_VERBS = "keeps|drops|reads|moves|counts|records|returns|checks|copies|waits for"
+_OBJECTS = "the last block|a full window|two checkpoints|the shared prefix|every prompt|one retained segment|the next turn|an older answer|the stored range|a short reply"
+_PLACES = "before the hit|after the restart|on the second send|in the morning|at the boundary|under load|without a warning|for each group|near the end|as before"
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Chat messages of a known length.
+
+    Attributes
+    ----------
+    name : what a person calls it (``6,446 tokens``).
+    tokens : prompt tokens asked for; what the server counts is in the row.
+    token_ids : as the server's tokenizer gives them; None where it has no such endpoint.
+    """
+
+    name: str
+    tokens: int
+    seed: int
+    messages: tuple[Message, ...]
+    token_ids: tuple[int, ...] | None = None
+
+    @property
+    def digest(self) -> str:
+        return digest([dict(message) for message in self.messages])
+
+    @property
+    def exact(self) -> bool:
+        return self.token_ids is not None and len(self.token_ids) == self.tokens
+
+    def to_json(self) -> dict[str, object]:
+        """What a row says of its prompt: never the text."""
+        return {"name": self.name, "tokens": self.tokens, "seed": self.seed, "digest": self.digest}
+
+
+def words(seed: int) -> Iterator[str]:
+    """An endless, reproducible stream of plain sentences."""
+    # random.Random.random() is documented to repeat across Python versions; choice() is not.
+    draw = random.Random(seed)
+
+    def pick(options: str) -> str:
+        entries = options.split("|")
+        return entries[int(draw.random() * len(entries))]
+
+    while True:
+        number = int(draw.random() * 9000) + 1000
+        sentence = f"{pick(_SUBJECTS)} {pick(_VERBS)} {pick(_OBJECTS)} {pick(_PLACES)}, entry {number}. "
+        yield sentence[0].upper() + sentence[1:]
+
+
+def text(seed: int, chars: int) -> str:
+    """The first ``chars`` characters of the stream."""
+    parts: list[str] = []
+    size = 0
+    for sentence in words(seed):
+        parts.append(sentence)
+        size += len(sentence)
+        if size >= chars:
+            break
+    return "".join(parts)[:chars]
+
+
+def build(count: Count, tokens: int, seed: int, *, head: str = "", name: str = "") -> Prompt:
+    """One user message of exactly ``tokens`` prompt tokens where the tokenizer can be asked.
+
+    ``head`` begins the message (for a shared prefix). Where no cut of the text gives the exact count, the nearest
+    from below is taken; ``Prompt.exact`` says so.
+    """
+    name = name or f"{tokens:,} tokens"
+
+    def messages(chars: int) -> tuple[Message, ...]:
+        return ({"role": "user", "content": head + text(seed, chars)},)
+
+    low = count(messages(0))
+    if low is None:
+        chars = max(1, round(tokens * CHARS_PER_TOKEN) - len(head))
+        return Prompt(name, tokens, seed, messages(chars))
+    if len(low) >= tokens:
+        return Prompt(name, tokens, seed, messages(0), low)
+    # The count grows with the text but may skip values; a secant walk lands within a token or two, single steps finish.
+    chars, best_chars, best = max(1, tokens - len(low)), 0, low
+    for _ in range(MAX_COUNTS):
+        ids = count(messages(chars))
+        if ids is None:
+            break
+        if len(best) < len(ids) <= tokens:
+            best_chars, best = chars, ids
+        if len(ids) == tokens:
+            break
+        per_token = chars / max(1, len(ids) - len(low))
+        step = round((tokens - len(ids)) * per_token)
+        chars = max(1, chars + (step or (1 if len(ids) < tokens else -1)))
+    return Prompt(name, tokens, seed, messages(best_chars), best)
+
+
+def control(count: Count, prompt: Prompt) -> Prompt:
+    """A prompt of the same length that shares nothing past the template."""
+    return replace(build(count, prompt.tokens, prompt.seed + 500_000), name=f"{prompt.name}, other text")
+
+
+def new_ending(count: Count, prompt: Prompt, *, keep: float = 0.95) -> Prompt:
+    """The same prompt with its last twentieth (16 characters at least) replaced by other text of the same length."""
+    content = prompt.messages[-1]["content"]
+    cut = min(round(len(content) * keep), max(0, len(content) - 16))
+    # The first replaced character differs for certain, so the shared part is known to end at the cut.
+    ending = ("#" if content[cut : cut + 1] != "#" else "%") + text(prompt.seed + 900_000, len(content) - cut - 1)
+    messages = ({"role": "user", "content": content[:cut] + ending},)
+    return Prompt(f"{prompt.name}, new ending", prompt.tokens, prompt.seed, messages, count(messages))
+
+
+def follow_up(count: Count, prompt: Prompt, answer: str, question: str = "And what followed from that?") -> Prompt:
+    """The next turn of the same conversation."""
+    messages = (
+        *prompt.messages,
+        {"role": "assistant", "content": answer},
+        {"role": "user", "content": question},
+    )
+    ids = count(messages)
+    return Prompt(f"{prompt.name}, follow-up", len(ids) if ids else prompt.tokens, prompt.seed, messages, ids)
+
+
+def shared_tokens(a: Prompt, b: Prompt) -> int | None:
+    """How many leading tokens two prompts share; None where the tokenizer could not be asked."""
+    if a.token_ids is None or b.token_ids is None:
+        return None
+    for index, (left, right) in enumerate(zip(a.token_ids, b.token_ids, strict=False)):
+        if left != right:
+            return index
+    return min(len(a.token_ids), len(b.token_ids))
+
+
+def document(count: Count, tokens: int, seed: int) -> Prompt:
+    """A long document with a request at its head, for comparing answers."""
+    return build(count, tokens, seed, head=f"Summarise this log, number {seed}, in one paragraph.\n\n", name=f"document {seed}")

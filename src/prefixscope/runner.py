@@ -1,0 +1,237 @@
+"""The whole investigation: notebooks in order, into one run directory, one report at the end whatever happened."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from prefixscope import engine, notebooks, preflight
+from prefixscope.client import Client
+from prefixscope.errors import NotebookError, PrefixscopeError, RunError
+from prefixscope.investigation import Investigation, free_space_warning
+from prefixscope.runs import Run
+from prefixscope.target import Target
+
+QUICK: Mapping[str, Mapping[str, Any]] = {
+    "baseline": {"lengths": [1600, 6446], "configurations": ["no_mtp", "mtp", "mtp_lora_interval"]},
+    "sweep": {"intervals": [0, 1024], "lengths": [1600, 6446]},
+    "equality": {"documents": 3, "tokens": 1600, "answer_tokens": 24},
+}
+EXPECTED_S: Mapping[str, tuple[float, float]] = {
+    # stage: seconds in a default run and in a quick one, 2 idle cores, embedded engine
+    "baseline": (190.0, 100.0), "trace": (8.0, 8.0), "equality": (150.0, 30.0), "sweep": (200.0, 40.0), "report": (10.0, 10.0),
+}  # fmt: skip
+NEEDS_RESTART = ("trace", "sweep")
+
+
+class Screen(Protocol):
+    """Where progress goes."""
+
+    def line(self, text: str) -> None: ...
+    def progress(self, snapshot: dict[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run would do."""
+
+    target: Target
+    stages: tuple[str, ...]
+    parameters: dict[str, dict[str, Any]]
+    left_out: dict[str, str] = field(default_factory=dict)
+    quick: bool = False
+
+    @property
+    def expected_s(self) -> float:
+        return sum(EXPECTED_S[stage][self.quick] for stage in self.stages)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "target": self.target.to_json(),
+            "stages": list(self.stages),
+            "parameters": self.parameters,
+            "left_out": self.left_out,
+            "expected_s": self.expected_s if self.target.kind == "embedded" else None,
+        }
+
+    def text(self) -> str:
+        lines = [f"target: {self.target.label}"]
+        for stage in self.stages:
+            given = ", ".join(f"{name}={value!r}" for name, value in self.parameters.get(stage, {}).items())
+            lines.append(f"  {notebooks.FILES[stage]:20} {given or '(defaults)'}")
+        lines += [f"left out: {stage}: {why}" for stage, why in self.left_out.items()]
+        if self.target.kind == "embedded":
+            lines.append(f"about {self.expected_s / 60:.0f} minutes on two idle cores, once the engine is installed")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run came to."""
+
+    path: Path
+    report: Path | None
+    verdict: str
+    code: str
+    failed: tuple[str, ...]
+    seconds: float
+
+    @property
+    def exit_code(self) -> int:
+        if self.failed:
+            return 1
+        return 3 if self.code in ("cannot hit", "not reported", "inconclusive") else 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "run": str(self.path),
+            "report": str(self.report) if self.report else None,
+            "verdict": self.verdict,
+            "verdict_code": self.code,
+            "failed_stages": list(self.failed),
+            "seconds": round(self.seconds, 1),
+        }
+
+    def text(self) -> str:
+        lines = [self.verdict, f"report: {self.report}" if self.report else "no report could be rendered"]
+        if self.failed:
+            lines.append(f"failed: {', '.join(self.failed)}; go on with: prefixscope run -o {self.path} --resume")
+        return "\n".join(lines)
+
+
+def target_of(options: argparse.Namespace) -> Target:
+    """The target that the command line names; the embedded engine where it names none."""
+    common = {"model": options.model, "key_env": options.key_env, "start_timeout_s": options.start_timeout}
+    if options.stop_cmd and not options.serve_cmd:
+        raise RunError("--stop-cmd goes with --serve-cmd")
+    if options.engine and (options.url or options.serve_cmd):
+        raise RunError("--engine names the embedded engine; it does not go with --url or --serve-cmd")
+    if options.url is not None:
+        return Target(kind="attached", url=options.url, **common)
+    if options.serve_cmd is not None:
+        return Target(kind="managed", serve_cmd=options.serve_cmd, stop_cmd=options.stop_cmd or "", **common)
+    return Target(kind="embedded", engine=options.engine or engine.DEFAULT_VERSION, **common)
+
+
+def plan(target: Target, *, quick: bool, only: Sequence[str], assignments: Sequence[str]) -> Plan:
+    """Which notebooks run with which parameters; every one of them checked.
+
+    Raises
+    ------
+    NotebookError
+        for an unknown stage or parameter, or a value of another type.
+    """
+    for stage in only:
+        notebooks.path(stage)
+    parameters: dict[str, dict[str, Any]] = {s: dict(v) for s, v in QUICK.items()} if quick else {}
+    for assignment in assignments:
+        stage, name, value = notebooks.parse_assignment(assignment)
+        parameters.setdefault(stage, {})[name] = value
+    stages = [s for s in notebooks.ORDER if not only or s in only or s == "report"]
+    left_out = {}
+    if target.kind == "attached":
+        left_out = {s: "needs a server that may be restarted: --serve-cmd 'vllm serve …'" for s in stages if s in NEEDS_RESTART}
+        stages = [s for s in stages if s not in NEEDS_RESTART]
+    return Plan(target, tuple(stages), {s: v for s, v in parameters.items() if s in stages}, left_out, quick)
+
+
+def run(target: Target, plan: Plan, *, out: str | None, resume: bool, screen: Screen) -> Result:
+    """Carry out a plan.
+
+    A stage that fails does not stop the others; the report is rendered in any case, and the servers are stopped.
+
+    Raises
+    ------
+    TargetError, RunError, EngineError
+        before anything is written, where the target can't be reached or the directory can't be used.
+    """
+    started = time.monotonic()
+    directory = open_directory(target, plan, out=out, resume=resume)
+    target = Target.from_json(directory.manifest["target"])
+    with directory.locked() as token, notebooks.owned_by(token):
+        prepare(target, screen)
+        screen.line(f"run directory: {directory.path}")
+        warning = free_space_warning(directory.path)
+        if warning:
+            screen.line(f"  warning: {warning}")
+        for stage, why in plan.left_out.items():
+            directory.update(lambda m, s=stage, w=why: m["stages"].setdefault(s, {}).update({"status": "left out", "note": w}))  # type: ignore[misc]
+            screen.line(f"  {stage:9} left out: {why}")
+        failed = []
+        try:
+            for stage in plan.stages:
+                if not run_stage(directory, stage, plan.parameters.get(stage, {}), resume=resume, screen=screen):
+                    failed.append(stage)
+        finally:
+            Investigation(directory, target).stop_servers()
+    from prefixscope import verdict
+
+    found = verdict.of_run(directory.path)
+    report = directory.path / "report.html"
+    return Result(
+        directory.path, report if report.exists() else None, found.sentence, found.code, tuple(failed), time.monotonic() - started
+    )
+
+
+def open_directory(target: Target, plan: Plan, *, out: str | None, resume: bool) -> Run:
+    """The run directory: a new one, or the one to go on with."""
+    if resume:
+        if not out:
+            raise RunError("--resume needs the run directory", remedy="prefixscope run -o RUN --resume")
+        run = Run(out)
+        run.update(lambda m: m["parameters"].update({k: {**m["parameters"].get(k, {}), **v} for k, v in plan.parameters.items()}))
+        plan.parameters.update({stage: dict(v) for stage, v in run.manifest["parameters"].items()})
+        return run
+    if target.kind == "attached":
+        reach(target)
+    elif target.kind == "managed":
+        target.offers()
+    path = Path(out) if out else Path.cwd() / time.strftime("prefixscope-run-%Y%m%d-%H%M%S")
+    return Run.create(path, target=target.to_json(), parameters=plan.parameters)
+
+
+def prepare(target: Target, screen: Screen) -> None:
+    """What must be there before the first notebook: the key, the server, the engine."""
+    target.check_environment()
+    if target.kind == "embedded":
+        engine.ensure(target.engine, progress=screen.line)
+    elif target.kind == "attached":
+        reach(target)
+
+
+def reach(target: Target) -> None:
+    """Raise where an attached server does not answer, refuses, or does not serve the wanted name."""
+    target.check_environment()
+    with Client(target.url, key_env=target.key_env) as client:
+        preflight.choose_model(client, target.model)
+
+
+def run_stage(run: Run, stage: str, parameters: Mapping[str, Any], *, resume: bool, screen: Screen) -> bool:
+    """Run one notebook unless it is done already; False where it failed."""
+    known = run.manifest["stages"].get(stage, {})
+    if resume and stage != "report" and known.get("status") == "done" and known.get("given") == dict(parameters):
+        screen.line(f"  {stage:9} done already")
+        return True
+    started = time.monotonic()
+    try:
+        notebooks.execute(run, stage, parameters, watch=screen.progress)
+    except NotebookError as error:
+        run.update(lambda m: _failed(m["stages"].setdefault(stage, {}), str(error)))
+        screen.line(f"  {stage:9} FAILED after {time.monotonic() - started:.0f} s\n{error}")
+        return False
+    except PrefixscopeError as error:
+        screen.line(f"  {stage:9} FAILED: {error}")
+        return False
+    run.update(lambda m: m["stages"].setdefault(stage, {}).update({"given": dict(parameters)}))
+    state = run.manifest["stages"].get(stage, {})
+    note = f" ({state['note']})" if state.get("note") else ""
+    screen.line(f"  {stage:9} {state.get('status', 'done')} in {time.monotonic() - started:.0f} s{note}")
+    return state.get("status") != "partial"
+
+
+def _failed(state: dict[str, Any], error: str) -> None:
+    state.update({"status": "failed", "error": error})

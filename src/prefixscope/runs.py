@@ -1,0 +1,348 @@
+"""The run directory: the contract between stages, people and versions.
+
+::
+
+    RUN/run.json          what was investigated, with which parameters, how far it got   (atomic writes)
+        raw/STAGE.jsonl   one line per observation, flushed as it happens, never edited
+        trace/*.jsonl     engine-side events
+        logs/*.log        one per managed server
+        notebooks/*.ipynb executed copies
+
+Everything that outlives a process goes through here. ``Run`` opens a directory, ``Run.stage`` is the scope in which one
+stage may write to it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import platform
+import secrets
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from prefixscope.errors import RunError, mask
+from prefixscope.progress import Progress
+
+SCHEMA_VERSION = 1
+STAGES = ("baseline", "trace", "sweep", "equality", "report")
+TOKEN_ENV, OWNER_ENV = "PREFIXSCOPE_RUN_TOKEN", "PREFIXSCOPE_OWNER_PID"
+
+
+def now() -> str:
+    """UTC, to the millisecond, ISO 8601."""
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def package_version() -> str:
+    try:
+        return version("prefixscope")
+    except PackageNotFoundError:
+        return "0+unknown"
+
+
+def environment() -> dict[str, Any]:
+    """The investigating machine, without its name or paths."""
+    return {
+        "prefixscope": package_version(),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+    }
+
+
+class Run:
+    """One run directory, open.
+
+    Parameters
+    ----------
+    path : the directory; it must hold a ``run.json`` (``Run.create`` makes one).
+
+    Raises
+    ------
+    RunError
+        where there is no run, or a newer prefixscope wrote it.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path).expanduser().resolve()
+        manifest = self.manifest
+        if manifest.get("schema_version") != SCHEMA_VERSION:
+            raise RunError(
+                f"{self.path}: schema version {manifest.get('schema_version')!r}, this prefixscope reads {SCHEMA_VERSION}",
+                cause="another version of prefixscope wrote it",
+                remedy="pip install --upgrade prefixscope",
+            )
+
+    @classmethod
+    def create(cls, path: Path | str, *, target: Mapping[str, Any], parameters: Mapping[str, Any]) -> Run:
+        """A new run in an empty or missing directory."""
+        path = Path(path).expanduser().resolve()
+        if path.exists() and not path.is_dir():
+            raise RunError(f"{path} is a file", remedy="name a directory: -o DIR")
+        if path.is_dir() and any(path.iterdir()):
+            raise RunError(
+                f"{path} is not empty",
+                cause="an earlier run is there" if (path / "run.json").exists() else "it holds other files",
+                remedy=f"prefixscope run -o {path} --resume, or another -o",
+            )
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            for name in ("raw", "trace", "logs", "notebooks"):
+                (path / name).mkdir(exist_ok=True)
+        except OSError as error:
+            raise RunError(f"can't make the run directory {path}: {error.strerror}", remedy="name another: -o DIR") from error
+        manifest = {
+            "schema_version": SCHEMA_VERSION,
+            "run_id": secrets.token_hex(6),
+            "created_at": now(),
+            "prefixscope_version": package_version(),
+            "target": dict(target),
+            "parameters": dict(parameters),
+            "engine": {},
+            "environment": environment(),
+            "stages": {},
+            "facts": [],
+            "warnings": [],
+            "servers": [],
+            "time": [],
+        }
+        _write_json(path / "run.json", manifest)
+        return cls(path)
+
+    # --- the manifest ------------------------------------------------------------------------------------------
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        file = self.path / "run.json"
+        try:
+            value = json.loads(file.read_text("utf-8"))
+        except FileNotFoundError:
+            raise RunError(f"{self.path} is not a run directory: it has no run.json", remedy="prefixscope run -o DIR") from None
+        except (OSError, ValueError) as error:
+            raise RunError(f"{file} can't be read: {error}", remedy="restore it from a copy") from error
+        if not isinstance(value, dict):
+            raise RunError(f"{file} does not hold a run", remedy="restore it from a copy")
+        return value
+
+    def update(self, change: Callable[[dict[str, Any]], None]) -> None:
+        """Change the manifest under a lock; readers see the old or the new one, never half of it."""
+        with (self.path / ".manifest.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            manifest = self.manifest
+            change(manifest)
+            _write_json(self.path / "run.json", manifest)
+
+    def warn(self, code: str, detail: str, *, stage: str = "", remedy: str = "") -> None:
+        """A doubtful measurement, for the report; the same one twice is kept once."""
+        entry = {"code": code, "stage": stage, "detail": mask(detail), "remedy": mask(remedy)}
+        self.update(lambda m: None if entry in m["warnings"] else m["warnings"].append(entry))
+
+    def fact(self, name: str, value: object, source: str) -> None:
+        """Something known about the target, and where from; a later value of the same name replaces an earlier."""
+
+        def change(manifest: dict[str, Any]) -> None:
+            manifest["facts"] = [f for f in manifest["facts"] if f["name"] != name]
+            manifest["facts"].append({"name": name, "value": value, "source": source})
+
+        self.update(change)
+
+    def get_fact(self, name: str) -> Any:
+        return next((f["value"] for f in self.manifest["facts"] if f["name"] == name), None)
+
+    # --- rows --------------------------------------------------------------------------------------------------
+
+    def rows(self, stage: str | None = None) -> list[dict[str, Any]]:
+        """The observations of one stage or of all, in the order they were made. A truncated last line is left out."""
+        files = [self.path / "raw" / f"{stage}.jsonl"] if stage else sorted((self.path / "raw").glob("*.jsonl"))
+        return [row for file in files for row in read_rows(file)]
+
+    @contextmanager
+    def stage(self, name: str, parameters: Mapping[str, Any] | None = None) -> Iterator[Stage]:
+        """The scope in which a stage may write: locked, its status kept in the manifest whatever happens."""
+        with self.locked():
+            started = time.monotonic()
+            stage = Stage(self, name)
+            self._set_stage(name, status="running", started_at=now(), error=None, note="", parameters=dict(parameters or {}))
+            try:
+                yield stage
+            except BaseException as error:
+                interrupted = isinstance(error, (KeyboardInterrupt, SystemExit))
+                self._set_stage(
+                    name,
+                    status="interrupted" if interrupted else "failed",
+                    finished_at=now(),
+                    seconds=round(time.monotonic() - started, 2),
+                    error=mask(f"{type(error).__name__}: {error}"),
+                )
+                raise
+            finally:
+                stage.close()
+            self._set_stage(
+                name,
+                status=stage.outcome,
+                note=stage.note,
+                finished_at=now(),
+                seconds=round(time.monotonic() - started, 2),
+            )
+
+    def _set_stage(self, name: str, **values: Any) -> None:
+        self.update(lambda m: m["stages"].setdefault(name, {}).update(values))
+
+    # --- the lock ----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def locked(self) -> Iterator[str]:
+        """Hold the run for writing. Kernels that the holder starts write under its token.
+
+        Raises
+        ------
+        RunError
+            where another process holds it.
+        """
+        file = self.path / ".lock"
+        inherited = os.environ.get(TOKEN_ENV)
+        if inherited and _read_json(file).get("token") == inherited:
+            yield inherited
+            return
+        with file.open("a+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.EACCES):
+                    raise
+                holder = _read_json(file)
+                raise RunError(
+                    f"{self.path} is in use by process {holder.get('pid', '?')} since {holder.get('since', '?')}",
+                    cause="another prefixscope or notebook is writing to it",
+                    remedy="wait for it, end it, or use another directory: -o DIR",
+                ) from None
+            token = secrets.token_hex(8)
+            lock.truncate(0)
+            lock.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now(), "token": token}))
+            lock.flush()
+            try:
+                yield token
+            finally:
+                lock.truncate(0)
+
+
+class Stage:
+    """A stage at work: it appends rows, warns, and says how far it is."""
+
+    def __init__(self, run: Run, name: str) -> None:
+        self.run, self.name = run, name
+        self.outcome, self.note = "done", ""
+        self.progress = Progress(run.path / "progress.json", name)
+        self._file = run.path / "raw" / f"{name}.jsonl"
+        self._fd: int | None = None
+
+    def append(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Write one observation and flush it to the disk; it is on disk, whole, or an error says it is not.
+
+        Raises
+        ------
+        RunError
+            where the disk is full, or the run's owner is gone (then nothing else may be written).
+        """
+        _check_owner()
+        full = {"schema": SCHEMA_VERSION, "stage": self.name, "at": now(), **row}
+        line = json.dumps(full, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        try:
+            if self._fd is None:
+                self._file.parent.mkdir(exist_ok=True)
+                self._fd = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+                _end_line(self._fd)
+            size = os.fstat(self._fd).st_size
+            written = os.write(self._fd, line)
+            if written != len(line):
+                os.ftruncate(self._fd, size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(self._fd)
+        except OSError as error:
+            raise RunError(
+                f"the row could not be written to {self._file}: {error.strerror}",
+                cause="the disk is full; all earlier rows are safe" if error.errno == errno.ENOSPC else "",
+                remedy=f"make room, then prefixscope run -o {self.run.path} --resume",
+            ) from error
+        return full
+
+    def warn(self, code: str, detail: str, remedy: str = "") -> None:
+        self.run.warn(code, detail, stage=self.name, remedy=remedy)
+
+    def spent(self, what: str, seconds: float) -> None:
+        """Where the time went, for the report's last section."""
+        entry = {"stage": self.name, "what": what, "seconds": round(seconds, 3), "at": now()}
+        self.run.update(lambda m: m["time"].append(entry))
+
+    def close(self) -> None:
+        self.progress.close()
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def read_rows(file: Path) -> Iterator[dict[str, Any]]:
+    """The rows of one JSONL file; a truncated or foreign line is passed over."""
+    if not file.exists():
+        return
+    with file.open("rb") as lines:
+        for line in lines:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(row, dict):
+                yield row
+
+
+def copy_run(source: Path, to: Path) -> Run:
+    """A writable copy of a recorded run."""
+    shutil.copytree(source, to, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".lock", ".manifest.lock", "servers"))
+    for name in ("raw", "trace", "logs", "notebooks"):
+        (to / name).mkdir(exist_ok=True)
+    return Run(to)
+
+
+def _check_owner() -> None:
+    owner = os.environ.get(OWNER_ENV)
+    if owner and not Path(f"/proc/{owner}").exists() and sys.platform == "linux":
+        raise RunError(f"the runner (process {owner}) is gone", remedy="prefixscope run -o RUN --resume")
+
+
+def _end_line(fd: int) -> None:
+    """Close a line that a killed writer left open, so that the next row starts on its own."""
+    size = os.fstat(fd).st_size
+    if size and os.pread(fd, 1, size - 1) != b"\n":
+        os.write(fd, b"\n")
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _write_json(file: Path, value: object) -> None:
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as out:
+            json.dump(value, out, ensure_ascii=False, indent=1)
+            out.flush()
+            os.fsync(out.fileno())
+        temporary.replace(file)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise RunError(f"{file} could not be written: {error.strerror}", remedy="make room, then run again with --resume") from error

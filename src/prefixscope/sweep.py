@@ -1,0 +1,132 @@
+"""Which retention interval brings the hit back, and what does each keep?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from prefixscope import frames
+from prefixscope.errors import RunError
+from prefixscope.investigation import Investigation
+from prefixscope.measure import REPEATS, Series, finished, lengths_or_error, measure
+from prefixscope.runs import Stage
+from prefixscope.setting import Interval, Setting, interval_label, parse_interval
+from prefixscope.trace import Header, read_trace
+
+INTERVALS: tuple[str | int, ...] = (0, 64, 512, 1024, 2048, 4096, "dense")
+LENGTHS = (1_600, 6_446)
+SENDS = REPEATS
+
+
+def run(
+    investigation: Investigation,
+    *,
+    intervals: Sequence[str | int] = INTERVALS,
+    lengths: Sequence[int] = LENGTHS,
+    seed: int = 1,
+    then: Setting | None = None,
+) -> pd.DataFrame:
+    """Measure hits, first-token latency and blocks kept at each interval; return ``frames.sends``.
+
+    A server is started for each interval that no earlier stage has measured. An interval whose server fails is a
+    row with its reason.
+
+    Raises
+    ------
+    RunError
+        for an interval that the scheduler block rules out, before any server is started for it.
+    """
+    try:
+        wanted = [parse_interval(value) for value in intervals]
+    except ValueError as error:
+        raise RunError(str(error), remedy="for example -p 'sweep.intervals=[0, 1024, \"dense\"]'") from None
+    with investigation.stage("sweep", intervals=[interval_label(i) for i in wanted], lengths=list(lengths), seed=seed) as stage:
+        tokens = lengths_or_error(lengths, None)
+        if investigation.target.kind == "attached":
+            stage.outcome, stage.note = "skipped", "a sweep restarts the server, and an attached server is not ours"
+            stage.warn(
+                "no-sweep",
+                "the retention sweep restarts the server for each interval; an attached server is not restarted",
+                "prefixscope run --serve-cmd 'vllm serve …'",
+            )
+            return frames.sends(investigation.path)
+        drafter = investigation.target.offers()[0]
+        first = Setting(drafter=drafter)
+        if default_header(investigation) is None:
+            measure(investigation, stage, _plan(first, tokens, seed))
+        header = default_header(investigation)
+        if header is not None:
+            check_intervals(wanted, header.scheduler_block)
+        chosen = [setting_for(interval, drafter, header) for interval in wanted]
+        measure(investigation, stage, [s for setting in dict.fromkeys(chosen) for s in _plan(setting, tokens, seed)], then=then)
+        record_kept(investigation, stage, chosen, tokens, seed)
+    return frames.sends(investigation.path)
+
+
+def _plan(setting: Setting, tokens: Sequence[int], seed: int) -> list[Series]:
+    return [Series(setting=setting, tokens=n, seed=seed, sends=SENDS) for n in tokens]
+
+
+def default_header(investigation: Investigation) -> Header | None:
+    """The trace header of a server that was started without the flag: it says the release's own default, and the block."""
+    rows = [r for r in investigation.run.rows() if r.get("kind") == "send" and r.get("status") == "ok"]
+    trace = read_trace(investigation.path / "trace")
+    for row in rows:
+        setting = Setting.from_json(row["setting"])
+        if setting.interval is None and setting.drafter:
+            lookup = trace.lookup(row["request_id"])
+            if lookup is not None:
+                return lookup.header
+    return trace.headers[0] if trace.headers else None
+
+
+def setting_for(interval: Interval, drafter: bool, header: Header | None) -> Setting:
+    """The setting that measures an interval: the release's own default is measured without the flag."""
+    default = header.interval if header is not None else None
+    return Setting(drafter=drafter, interval=None if header is not None and interval == default else interval)
+
+
+def check_intervals(intervals: Sequence[Interval], block: int) -> None:
+    """Refuse intervals that are no multiple of the scheduler block, naming the legal ones beside them."""
+    for interval in intervals:
+        if isinstance(interval, int) and interval % block:
+            below, above = interval // block * block, (interval // block + 1) * block
+            raise RunError(
+                f"retention interval {interval:,} is not a multiple of this server's scheduler block, {block} tokens",
+                cause="vLLM would refuse to start with it",
+                remedy=f"use {' or '.join(f'{n:,}' for n in (below, above) if n)}",
+            )
+
+
+def record_kept(
+    investigation: Investigation, stage: Stage, settings: Sequence[Setting], tokens: Sequence[int], seed: int
+) -> None:
+    """Blocks and bytes that the first send of each prompt left in the cache, per group, from the trace."""
+    trace = read_trace(investigation.path / "trace")
+    known = {(row["series"], row["gid"]) for row in investigation.run.rows("sweep") if row.get("kind") == "kept"}
+    for setting in dict.fromkeys(settings):
+        for series in _plan(setting, tokens, seed):
+            rows = finished(investigation, series)
+            lookup = trace.lookup(rows[0]["request_id"]) if rows else None
+            if not rows or lookup is None:
+                continue
+            groups = {view.group.gid: view.group for view in lookup.groups}
+            for kept in trace.kept(rows[0]["request_id"]):
+                if (rows[0]["series"], kept.gid) in known:
+                    continue
+                stage.append(
+                    {
+                        "kind": "kept",
+                        "series": rows[0]["series"],
+                        "request_id": rows[0]["request_id"],
+                        "setting": rows[0]["setting"],
+                        "interval": lookup.header.interval,
+                        "prompt": rows[0]["prompt"],
+                        "gid": kept.gid,
+                        "group_kind": groups[kept.gid].kind,
+                        "block_size": groups[kept.gid].block_size,
+                        "blocks": kept.blocks,
+                        "bytes": kept.bytes,
+                    }
+                )

@@ -1,0 +1,97 @@
+"""One look for every chart and page: the same colour for the same thing everywhere.
+
+The hues are Okabe and Ito's, which stay apart for colour-blind readers; every figure also differs in shape,
+position or text, so that it can be read in grey.
+
+| thing | colour | second sign |
+|---|---|---|
+| cold | grey | first row of its group |
+| send 2 | blue | label |
+| send 3 | green | label, hollow ring |
+| stored | blue | filled bar |
+| needed | ink | outline |
+| missing | vermilion | filled, and named in text |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', Arial, sans-serif"
+
+GREY, BLUE, GREEN, VERMILION, ORANGE, PURPLE, SKY = (
+    "#8a8f98",
+    "#0b78b5",
+    "#0a9372",
+    "#d4580a",
+    "#c98a00",
+    "#b0679a",
+    "#4aa3d8",
+)
+
+SEND_COLOURS = {"send 1 (cold)": GREY, "send 2": BLUE, "send 3": GREEN}
+BLOCK_COLOURS = {"stored": BLUE, "missing": VERMILION}
+CLASS_COLOURS = {
+    "identical": BLUE,
+    "whitespace": SKY,
+    "markup": ORANGE,
+    "words": VERMILION,
+    "void": GREY,
+    "not compared": GREY,
+}
+SERIES = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, GREY)
+"""Colours for things with no meaning of their own (prompt lengths), in order."""
+
+INK = {"light": "#1c2024", "dark": "#e8eaed"}
+QUIET = {"light": "#667079", "dark": "#a0a8b2"}
+LINE = {"light": "#dfe3e8", "dark": "#3a4048"}
+PAPER = {"light": "#ffffff", "dark": "#15181c"}
+
+
+def vega_config(scheme: str = "light") -> dict[str, Any]:
+    """The Vega-Lite ``config`` of one colour scheme: thin axes, quiet grid, left-aligned titles.
+
+    Charts never name the ink colour themselves, so a page can switch schemes by switching this config.
+    """
+    ink, quiet, line = INK[scheme], QUIET[scheme], LINE[scheme]
+    return {
+        "background": "transparent" if scheme == "dark" else PAPER["light"],
+        "font": FONT,
+        "view": {"stroke": None},
+        "padding": {"left": 4, "right": 12, "top": 4, "bottom": 4},
+        "title": {
+            "anchor": "start",
+            "frame": "group",
+            "color": ink,
+            "subtitleColor": quiet,
+            "fontSize": 14,
+            "fontWeight": 600,
+            "subtitleFontSize": 12,
+            "subtitlePadding": 4,
+            "offset": 12,
+        },
+        "axis": {
+            "domainColor": line,
+            "tickColor": line,
+            "gridColor": line,
+            "gridOpacity": 0.7,
+            "labelColor": quiet,
+            "titleColor": quiet,
+            "labelFontSize": 11,
+            "titleFontSize": 11,
+            "titleFontWeight": "normal",
+            "titlePadding": 8,
+            "labelLimit": 260,
+            "tickSize": 4,
+        },
+        "axisY": {"domain": False, "ticks": False, "labelPadding": 8},
+        "axisBand": {"grid": False},
+        "header": {"labelColor": ink, "labelFontSize": 12, "labelFontWeight": 600, "labelAnchor": "start", "title": None},
+        "legend": {"labelColor": quiet, "titleColor": quiet, "labelFontSize": 11, "titleFontSize": 11, "orient": "top"},
+        "text": {"color": ink, "fontSize": 11},
+        "rule": {"color": quiet},
+        "tick": {"color": ink},
+        "rect": {"stroke": None},
+        "line": {"strokeWidth": 2},
+        "point": {"size": 55, "filled": True, "opacity": 1},
+    }

@@ -1,0 +1,194 @@
+"""The run's verdict: a code for scripts, sentences for people, and the counts that both rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from prefixscope.frames import hits, sweep, worst
+
+CODES = ("reuses", "short", "none", "cannot hit", "not reported", "inconclusive")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a run found about its main configuration.
+
+    ``code`` is one of :data:`CODES`; ``headline`` says it in one sentence with its numbers; ``sentences`` add what
+    differs elsewhere; ``remedy`` and ``price`` are None where the run measured none; ``basis`` says how much
+    evidence there is, ``config`` which configuration the code is about.
+    """
+
+    code: str
+    headline: str
+    config: str | None = None
+    sentences: tuple[str, ...] = ()
+    remedy: str | None = None
+    price: str | None = None
+    basis: str = ""
+
+    @property
+    def text(self) -> str:
+        """All of it as one paragraph."""
+        return " ".join(part for part in (self.headline, *self.sentences, self.remedy, self.price, self.basis) if part)
+
+
+def judge(sends: pd.DataFrame, kept: pd.DataFrame, run: Mapping[str, Any]) -> Verdict:
+    """The verdict of a run, from its frames; inconclusive, and said why, where nothing was measured."""
+    table = hits(sends)
+    second = table[(table["send"] == "repeat") & (table["index"] == 2)]
+    if not len(second):
+        return Verdict(code="inconclusive", headline="No prompt was sent twice, so nothing can be said about prefix reuse yet.")
+    config = main_config(second)
+    mine = second[second["config"] == config].sort_values("tokens")
+    code = _code(mine["verdict"])
+    name = f"{config} on vLLM {_version(run)}" if _version(run) else str(config)
+    sentences = [_third_send(table, mine, config)] if code in ("none", "short") else []
+    sentences.append(_without_drafter(second, mine))
+    remedy, price = _remedy(sends, kept, mine, code)
+    return Verdict(
+        code=code,
+        headline=_headline(name, mine, code),
+        config=str(config),
+        sentences=tuple(sentence for sentence in sentences if sentence),
+        remedy=remedy,
+        price=price,
+        basis=_basis(sends, mine),
+    )
+
+
+def main_config(second: pd.DataFrame) -> Any:
+    """The configuration that the verdict is about: what is served, else the drafter at the release's default."""
+    rank = (
+        (~second["as_served"].fillna(False)).astype(int) * 100
+        + (~second["drafter"].fillna(False)).astype(int) * 10
+        + second["lora"].fillna(False).astype(int) * 5
+        + (~second["interval_order"].isin([-1.0, 0.0])).astype(int) * 20
+        + (second["interval_order"] != -1.0).astype(int)
+    )
+    return second.loc[rank.sort_values(kind="stable").index[0], "config"]
+
+
+def _code(verdicts: pd.Series[Any]) -> str:
+    known = [value for value in verdicts.dropna() if value != "cannot hit"]
+    return (worst(known) or "inconclusive") if known else ("cannot hit" if len(verdicts.dropna()) else "inconclusive")
+
+
+def _headline(name: str, mine: pd.DataFrame, code: str) -> str:
+    longest = mine.iloc[-1]
+    if code == "not reported":
+        return (
+            f"{name} does not report cached tokens, so reuse can't be read from its answers; "
+            "start it with --enable-prompt-tokens-details."
+        )
+    if code == "cannot hit":
+        return f"{name}: every prompt sent was too short to be reused (the longest had {number(longest['tokens'])} tokens)."
+    if code == "inconclusive":
+        return f"{name}: the sends of this run do not allow a verdict; the failed or doubtful ones are listed below."
+    bad = mine[mine["verdict"] == code]
+    worst_row = bad.iloc[-1]
+    ratio = f"{number(worst_row['cached_tokens'])} of {number(worst_row['prompt_tokens'])}"
+    if code == "reuses":
+        able = mine[mine["verdict"] == "reuses"]
+        short = f"{number(able['short_tokens'].min())}–{number(able['short_tokens'].max())}" if len(able) > 1 else number(able["short_tokens"].max())
+        return f"{name} reuses the prefix on the second send: {ratio} tokens, {short} tokens short of full."
+    verb = "reuses nothing" if code == "none" else "reuses only part of the prefix"
+    return f"{name} {verb} on the second send of {_lengths(mine, code)} ({ratio} tokens)."
+
+
+def _lengths(mine: pd.DataFrame, code: str) -> str:
+    tokens = mine["tokens"].tolist()
+    bad = mine.loc[mine["verdict"] == code, "tokens"].tolist()
+    if len(bad) == len(tokens):
+        return "every prompt length measured" if len(tokens) > 1 else f"a {number(tokens[0])}-token prompt"
+    if bad == tokens[-len(bad) :] and len(bad) > 1:
+        return f"prompts of {number(bad[0])} tokens or more"
+    return f"{', '.join(number(value) for value in bad)}-token prompts"
+
+
+def _third_send(table: pd.DataFrame, mine: pd.DataFrame, config: Any) -> str | None:
+    longest = mine.iloc[-1]
+    third = table[(table["config"] == config) & (table["tokens"] == longest["tokens"]) & (table["send"] == "repeat") & (table["index"] == 3)]
+    if not len(third) or pd.isna(third.iloc[0]["cached_tokens"]):
+        return None
+    cached = third.iloc[0]["cached_tokens"]
+    if not cached:
+        return "The third send reuses nothing either."
+    if cached == longest["cached_tokens"]:
+        return f"The third send reuses the same {number(cached)}."
+    return f"The third send reuses {number(cached)}: two sends are not enough to describe this server."
+
+
+def _without_drafter(second: pd.DataFrame, mine: pd.DataFrame) -> str | None:
+    longest = mine.iloc[-1]
+    plain = second[(~second["drafter"].fillna(True)) & (~second["as_served"].fillna(False)) & (second["tokens"] == longest["tokens"])]
+    if not len(plain) or not bool(longest["drafter"]) or pd.isna(plain.iloc[0]["cached_tokens"]):
+        return None
+    return f"Without MTP the second send reuses {number(plain.iloc[0]['cached_tokens'])}."
+
+
+def _remedy(sends: pd.DataFrame, kept: pd.DataFrame, mine: pd.DataFrame, code: str) -> tuple[str | None, str | None]:
+    if code not in ("none", "short"):
+        return None, None
+    table = sweep(sends, kept)
+    tokens = table.loc[table["hit_2"].notna(), "tokens"].max() if len(table) else None
+    cells = table[(table["tokens"] == tokens) & table["hit_2"].notna()] if len(table) else table
+    tried = cells[cells["interval_order"] > 0]
+    base = cells[cells["interval_order"] <= 0]
+    if not len(tried) or not len(base):
+        return None, None
+    before = base["hit_2"].min()
+    best = tried.assign(cost=tried["blocks"].astype("float64")).sort_values(["short_2", "cost", "interval_order"], kind="stable")
+    # Equal hits at equal price: the coarsest interval says the same with the least bookkeeping, dense aside.
+    top = best.iloc[0]
+    same = best[(best["short_2"] == top["short_2"]) & (best["cost"].eq(top["cost"]) | best["cost"].isna())]
+    finite = same[same["interval_order"] < float("inf")]
+    top = (finite if len(finite) else same).iloc[-1]
+    if top["hit_2"] <= before:
+        return "No retention interval that was tried brings the hit back.", None
+    flag = "None" if top["interval"] == "dense" else str(top["interval"]).replace(",", "")
+    remedy = (
+        f"With --prefix-cache-retention-interval {flag} the second send reuses {number(top['hit_2'])} of {number(tokens)} "
+        f"({number(top['short_2'])} tokens short of full)."
+    )
+    stored = base["blocks"].dropna()
+    if not len(stored) or pd.isna(top["blocks"]) or not stored.min():
+        return remedy, None
+    price = (
+        f"Its price is {top['blocks'] / stored.min():.1f} times the cache blocks: {number(top['blocks'])} instead of "
+        f"{number(stored.min())} for one prompt of {number(tokens)} tokens, evictable at any time."
+    )
+    return remedy, price
+
+
+def _basis(sends: pd.DataFrame, mine: pd.DataFrame) -> str:
+    parts = [f"The verdict rests on {count(int(mine['count'].sum()), 'second send')} at {count(mine['tokens'].nunique(), 'prompt length')}"]
+    parts.append(f"the whole run on {count(len(sends), 'request')}")
+    failed = int((sends["status"] == "failed").sum())
+    if failed:
+        parts.append(f"{failed} of them failed")
+    compared = sends["metrics_agree"].dropna()
+    if len(compared):
+        parts.append(f"the server's own counters agree with {int(compared.sum())} of {len(compared)} hit lengths")
+    return "; ".join(parts) + "."
+
+
+def _version(run: Mapping[str, Any]) -> str | None:
+    engine = run.get("engine")
+    version = engine.get("version") if isinstance(engine, Mapping) else None
+    return str(version) if version else None
+
+
+def number(value: Any) -> str:
+    """``6,336``; an em dash where there is no value."""
+    if value is None or pd.isna(value):
+        return "—"
+    return f"{value:,.0f}" if float(value).is_integer() or abs(float(value)) >= 100 else f"{float(value):,.1f}"
+
+
+def count(value: int, noun: str) -> str:
+    """``1 request``, ``2 requests``."""
+    return f"{value:,} {noun}{'' if value == 1 else 's'}"
