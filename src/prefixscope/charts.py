@@ -14,7 +14,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from prefixscope.theme import CLASS_COLOURS, GREY, INK, SEND_COLOURS, SERIES, VERMILION
+from prefixscope.theme import CLASS_COLOURS, GREY, SEND_COLOURS, SERIES, VERMILION
 from prefixscope.verdict import count, number
 
 WIDTH = 620
@@ -58,7 +58,7 @@ def hits_by_send(table: pd.DataFrame, *, configs: Sequence[str] | None = None) -
     chart = layers.properties(width=WIDTH, height=26 * rows["send_label"].nunique())
     faceted = chart.facet(facet=_facet("config", names), columns=1, data=_inline(data), spacing=14)
     second = rows[rows["index"] == 2]
-    missed = [row.config for row in second.itertuples() if row.cached_tokens == 0]
+    missed = _unique(second.loc[second["cached_tokens"] == 0, "setting"])
     if missed:
         title = f"Send 2 of the same {number(full)} tokens reuses nothing with {_listing(missed)}"
     elif len(second):
@@ -112,14 +112,14 @@ def hits_by_length(table: pd.DataFrame, *, configs: Sequence[str] | None = None)
         second.mark_line(strokeWidth=1.5),
         third.mark_point(filled=False, size=110, strokeWidth=2),
         second.mark_point(filled=True, size=36),
-        labels.transform_filter("datum.below").mark_text(align="right", dx=-2, dy=20, fontWeight=600),
+        labels.transform_filter("datum.below").mark_text(align="right", dx=-14, dy=-3, fontWeight=600),
         labels.transform_filter("!datum.below").mark_text(align="right", dx=-2, dy=-14, fontWeight=600),
     ).properties(width=260, height=190)
     faceted = chart.facet(facet=_facet("config", names), columns=2, data=_inline(data), spacing=24)
     broken = rows[(rows["index"] == 2) & (rows["verdict"] == "none")]
     if len(broken):
         first = int(broken["prompt_tokens"].min())
-        who = _listing([name for name in names if name in set(broken["config"])])
+        who = _listing(_unique(broken["setting"]))
         title = f"From {number(first)} tokens on, the second send misses with {who}"
     else:
         title = "Hits follow the prompt's length in every configuration"
@@ -152,12 +152,11 @@ def first_token(table: pd.DataFrame, *, configs: Sequence[str] | None = None) ->
     base = alt.Chart().encode(
         y=alt.Y("send:N", sort=list(SEND_COLOURS), title=None),
         x=alt.X("median:Q", title="time to first token, ms", axis=_count_axis(), scale=alt.Scale(domain=[0, top * 1.05])),
-        color=_colour("send", SEND_COLOURS),
     )
     labels = base.encode(text="text:N")
     chart = alt.layer(
-        base.mark_rule(strokeWidth=3, opacity=0.45).encode(x="low:Q", x2="high:Q"),
-        base.mark_point(filled=True, size=70),
+        base.mark_rule(strokeWidth=3, opacity=0.45).encode(x="low:Q", x2="high:Q", color=_colour("send", SEND_COLOURS)),
+        base.mark_point(filled=True, size=70).encode(color=_colour("send", SEND_COLOURS)),
         labels.transform_filter("datum.left").mark_text(align="right", dx=-9),
         labels.transform_filter("!datum.left").mark_text(align="left", dx=9),
     ).properties(width=WIDTH, height=26 * rows["send_label"].nunique())
@@ -178,7 +177,8 @@ def block_ruler(frame: pd.DataFrame) -> Any:
     low, high = _zoom(drawn)
     panels = []
     findings = []
-    for request in drawn["request_id"].drop_duplicates():
+    requests = drawn["request_id"].drop_duplicates().tolist()
+    for request in requests:
         part = frame[frame["request_id"] == request]
         rows = _fold(part)
         head = part.iloc[0]
@@ -188,17 +188,19 @@ def block_ruler(frame: pd.DataFrame) -> Any:
             blame = missing[0]
             text += f"; blocks {blame['range']} missing in {blame['row'].split(' · ')[0]}"
             findings.append((head["send_label"], blame))
-        panels.append(_ruler_panel(rows, low, high, int(head["prompt_tokens"]), text))
+        last = request == requests[-1]
+        panels.append(_ruler_panel(rows, low, high, int(head["prompt_tokens"]), text, axis_title=last))
     if findings:
         send, blame = findings[0]
-        title = f"At {send} the lookup needs blocks {blame['wanted']} and misses {blame['range']}"
+        who = blame["row"].split(" · ")[0]
+        title = f"At {send} the lookup needs blocks {blame['wanted']} of {who}; {blame['range']} are missing"
     else:
         title = "Every needed block is stored"
     chart = alt.vconcat(*panels, spacing=26)
     return chart.properties(title=_title(title, "Filled: stored. Outline: needed to back the hit. Orange: needed, not stored."))
 
 
-def _ruler_panel(rows: list[dict[str, Any]], low: int, high: int, tokens: int, text: str) -> Any:
+def _ruler_panel(rows: list[dict[str, Any]], low: int, high: int, tokens: int, text: str, *, axis_title: bool) -> Any:
     names = list(dict.fromkeys(row["row"] for row in rows))
     data = []
     for row in rows:
@@ -209,12 +211,12 @@ def _ruler_panel(rows: list[dict[str, Any]], low: int, high: int, tokens: int, t
     scale = alt.Scale(domain=[low, high], nice=False, zero=False)
     base = alt.Chart(_inline(data)).encode(
         y=alt.Y("row:N", sort=names, title=None, axis=alt.Axis(labelExpr="split(datum.label, ' · ')", grid=False), scale=alt.Scale(domain=names)),
-        x=alt.X("from:Q", scale=scale, title="position in the prompt, tokens", axis=_count_axis(7)),
+        x=alt.X("from:Q", scale=scale, title="position in the prompt, tokens" if axis_title else None, axis=_count_axis(7)),
         x2="to:Q",
     )
     stored = base.transform_filter("datum.state === 'stored'").mark_bar(height=14, color=SEND_COLOURS["send 2"], opacity=0.85)
     missing = base.transform_filter("datum.state === 'missing'").mark_bar(height=14, color=VERMILION)
-    needed = base.transform_filter("datum.state === 'needed'").mark_bar(height=24, filled=False, strokeWidth=1.6, stroke=GREY)
+    needed = base.transform_filter("datum.state === 'needed'").mark_bar(height=24, filled=False, strokeWidth=1.8, stroke=GREY)
     label = base.encode(text="label:N")
     above = label.transform_filter("datum.state === 'needed'").mark_text(dy=-20, align="left")
     below = label.transform_filter("datum.state === 'stored'").mark_text(dy=21, align="right").encode(x="to:Q")
@@ -310,7 +312,7 @@ def equality_matrix(frame: pd.DataFrame) -> Any:
     ]
     base = alt.Chart().encode(
         y=alt.Y("document:N", sort=documents, title=None),
-        x=alt.X("pair:N", title=None, axis=alt.Axis(labelAngle=0, orient="top", domain=False, ticks=False)),
+        x=alt.X("pair:N", title=None, axis=alt.Axis(labelAngle=0, domain=False, ticks=False)),
     )
     cells = base.mark_rect(cornerRadius=3, height={"band": 0.86}, width={"band": 0.94}).encode(color=_colour("class", CLASS_COLOURS))
     words = base.mark_text(color="#fff", fontWeight=600).encode(text="text:N")
@@ -373,7 +375,7 @@ def _fold(part: pd.DataFrame) -> list[dict[str, Any]]:
         first = groups[0]
         gids = [int(group["gid"].iloc[0]) for group in groups]
         kind, _, size = str(label).partition(" · ")
-        name = f"{len(gids)} {kind} groups" if len(gids) > 1 else f"{kind}, group {gids[0]}"
+        name = f"{len(gids)} {kind} groups" if len(gids) > 1 else f"{kind} group"
         wanted = [_blocks(row.start, row.stop) for row in first.itertuples() if row.state == "needed"]
         for row in first.itertuples():
             empty = pd.isna(row.start)
@@ -418,12 +420,16 @@ def _interval_title(rows: pd.DataFrame, tokens: int) -> str:
     best = rows["hit_2"].max()
     if not best:
         return f"No interval brings a hit to the second send of {number(tokens)} tokens"
+    order = rows.sort_values("interval_order")["interval"].tolist()
     good = rows.loc[rows["hit_2"] == best, "interval"].tolist()
-    poor = rows[rows["hit_2"] < best].sort_values("interval_order")
-    if not len(poor):
+    if len(good) == len(order):
         return f"Every interval gives the same hit, {number(best)} of {number(tokens)} tokens"
-    parts = [f"{row.interval} {'gets nothing' if not row.hit_2 else f'loses {1 - row.hit_2 / best:.0%}'}" for row in poor.itertuples()]
-    return f"Interval {_listing(good)} reuses {number(best)} of {number(tokens)} tokens; {_listing(parts)}"
+    title = f"{'Intervals' if len(good) > 1 else 'Interval'} {_runs(good, order)} reuse{'' if len(good) > 1 else 's'} {number(best)} of {number(tokens)} tokens"
+    lost = [row for row in rows.sort_values("interval_order").itertuples() if 0 < row.hit_2 < best]
+    zero = rows.loc[rows["hit_2"] == 0, "interval"].tolist()
+    parts = [f"{row.interval} loses {1 - row.hit_2 / best:.0%} of it" for row in lost[:2]]
+    parts += [f"{_runs(zero, order)} {'get' if len(zero) > 1 else 'gets'} nothing"] if zero else []
+    return "; ".join([title, *parts])
 
 
 def _latency_title(rows: pd.DataFrame, tokens: int) -> str:
@@ -433,7 +439,8 @@ def _latency_title(rows: pd.DataFrame, tokens: int) -> str:
         warm = hit[hit["config"] == name]["median_ms"].min()
         cold = rows[(rows["config"] == name) & (rows["index"] == 1)]["median_ms"]
         if len(cold) and cold.iloc[0] > warm:
-            return f"A hit takes the first of {number(tokens)} prompt tokens' answer from {cold.iloc[0]:,.0f} to {warm:,.0f} ms ({name})"
+            span = f"from {cold.iloc[0]:,.0f} down to {warm:,.0f} ms"
+            return f"A hit brings the first token after {number(tokens)} prompt tokens {span} ({name})"
     return f"Time to first token of a {number(tokens)}-token prompt"
 
 
@@ -447,6 +454,24 @@ def _span(values: pd.Series[Any]) -> str:
 
 def _listing(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + f" and {names[-1]}"
+
+
+def _unique(values: pd.Series[Any]) -> list[str]:
+    return [str(value) for value in values.drop_duplicates()]
+
+
+def _runs(names: Sequence[str], order: Sequence[str]) -> str:
+    """Neighbours in ``order`` as a span: ``64 to 1,024 and dense``."""
+    runs: list[list[str]] = []
+    for place, name in enumerate(order):
+        if name not in names:
+            continue
+        numeric = name[0].isdigit()
+        if runs and numeric and runs[-1][-1][0].isdigit() and order[place - 1] == runs[-1][-1]:
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    return _listing([f"{run[0]} to {run[-1]}" if len(run) > 2 else " and ".join(run) for run in runs])
 
 
 def _natural(name: str) -> tuple[Any, ...]:
@@ -468,7 +493,7 @@ def _colour(field: str, colours: dict[str, str]) -> Any:
 
 
 def _count_axis(ticks: int = 8) -> Any:
-    return alt.Axis(format=",", tickCount=ticks)
+    return alt.Axis(format=",.6~r", tickCount=ticks)
 
 
 def _inline(rows: list[dict[str, Any]]) -> Any:

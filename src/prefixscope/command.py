@@ -221,7 +221,7 @@ def _split(text: str, option: str) -> tuple[dict[str, str], list[str]]:
         raise ServerError(
             f"{option} is meant for a shell: {text!r} ({', '.join(sorted(shell) or scripts)})",
             cause="flags are added and removed word by word, and no shell runs the command",
-            remedy="give the server's own command; put what must happen first into a script that ends with: exec \"$@\"",
+            remedy='give the server\'s own command; put what must happen first into a script that ends with: exec "$@"',
         )
     return variables, words
 

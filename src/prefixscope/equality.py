@@ -45,7 +45,10 @@ def run(
         setting = _setting(investigation, workaround)
         done = answered(investigation)
         plan = [(n, role) for role in ("base", "lora") for n in range(documents)]
-        key = lambda n, role: series_key(investigation, setting, role, tokens, seed + n, answer_tokens)  # noqa: E731
+
+        def key(number: int, role: str) -> str:
+            return series_key(investigation, setting, role, tokens, seed + number, answer_tokens)
+
         todo = [(n, role) for n, role in plan if len(done.get(key(n, role), {})) < len(ARMS)]
         if todo:
             expected = 3 * tokens / PREFILL_TOKENS_PER_S + 4 * answer_tokens * 0.03

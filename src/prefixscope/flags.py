@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+_MANY = 1_000_000
+VALUES = {"--enable-lora": 0, "--lora-modules": _MANY, "--served-model-name": _MANY, "--api-key": _MANY}
+"""How many values a flag takes at most; one where it is not named here. A positional may follow a flag that is full."""
+
 
 def flag_name(word: str) -> str | None:
     """``--some_flag.key=value`` → ``--some-flag``; None for a value. vLLM takes underscores for dashes in names."""
@@ -18,7 +22,7 @@ def flag_name(word: str) -> str | None:
 class Flags:
     """A list of words seen as flags and their values.
 
-    Values of a flag are the words up to the next flag. Only flags named in a call are looked at.
+    Values of a flag are the words up to the next flag, and no more than it takes.
     """
 
     words: list[str]
@@ -54,9 +58,11 @@ class Flags:
     def _places(self, *names: str) -> Iterator[tuple[int, int]]:
         """``[start, stop)`` of each of these flags with its values."""
         for start, word in enumerate(self.words):
-            if flag_name(word) in names:
-                stop = start + 1
+            name = flag_name(word)
+            if name in names:
                 # --name=value is complete; what follows belongs to nobody, or is positional.
-                while "=" not in word and stop < len(self.words) and flag_name(self.words[stop]) is None:
+                most = 0 if "=" in word else VALUES.get(name, 1)
+                stop = start + 1
+                while stop - start <= most and stop < len(self.words) and flag_name(self.words[stop]) is None:
                     stop += 1
                 yield start, stop

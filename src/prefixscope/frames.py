@@ -20,17 +20,18 @@ INT, FLOAT, TEXT, BOOL, TIME = "Int64", "float64", "string", "boolean", "datetim
 Rows = list[dict[str, Any]]
 
 SEND_COLUMNS = {
-    "stage": TEXT, "series": TEXT, "cell": TEXT, "at": TIME, "setting": TEXT, "setting_id": TEXT, "config": TEXT,
+    "stage": TEXT, "series": TEXT, "cell": TEXT, "attempt": TEXT, "at": TIME, "setting": TEXT, "setting_id": TEXT,
+    "config": TEXT,
     "drafter": BOOL, "lora": BOOL, "as_served": BOOL, "dtype": TEXT, "interval": TEXT, "interval_order": FLOAT,
     "server": TEXT, "model": TEXT, "prompt": TEXT, "tokens": INT, "send": TEXT, "index": INT, "send_label": TEXT,
     "request_id": TEXT, "status": TEXT, "error": TEXT, "prompt_tokens": INT, "cached_tokens": INT,
     "shared_tokens": INT, "short_tokens": INT, "completion_tokens": INT, "first_token_ms": FLOAT,
-    "metrics_queries": INT, "metrics_hits": INT, "metrics_agree": BOOL, "verdict": TEXT,
+    "overlapped": BOOL, "metrics_queries": INT, "metrics_hits": INT, "metrics_agree": BOOL, "verdict": TEXT,
 }  # fmt: skip
 KEPT_COLUMNS = {
     "stage": TEXT, "series": TEXT, "setting": TEXT, "setting_id": TEXT, "drafter": BOOL, "lora": BOOL,
     "interval": TEXT, "interval_order": FLOAT, "prompt": TEXT, "tokens": INT, "gid": INT, "group_kind": TEXT,
-    "block_size": INT, "blocks": INT, "bytes": INT,
+    "resolved": TEXT, "block_size": INT, "blocks": INT, "bytes": INT,
 }  # fmt: skip
 ANSWER_COLUMNS = {
     "setting": TEXT, "model": TEXT, "document": TEXT, "arm": TEXT, "request_id": TEXT, "status": TEXT, "error": TEXT,
@@ -90,9 +91,27 @@ def read_rows(run_dir: Path) -> tuple[Rows, list[str]]:
     return rows, problems
 
 
-def scheduler_block(run: Mapping[str, Any]) -> int | None:
-    """The block that hits are rounded down to, from the run's facts; None where the run does not know it."""
-    for fact in _items(run, "facts"):
+def trace_headers(run_dir: Path) -> Rows:
+    """The header event of every traced engine: its groups, blocks, interval. Nothing else of the trace is read."""
+    found: Rows = []
+    for path in sorted((run_dir / "trace").glob("*.jsonl")):
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            try:
+                event = json.loads(next(lines, ""))
+            except ValueError:
+                continue
+        if isinstance(event, dict) and event.get("event") == "header":
+            found.append(event)
+    return found
+
+
+def scheduler_block(run_dir: Path) -> int | None:
+    """The block that hits are rounded down to, from the trace or the run's facts; None where neither knows it."""
+    for header in trace_headers(run_dir):
+        value = _whole(header.get("scheduler_block"))
+        if value:
+            return value
+    for fact in _items(load_run(run_dir), "facts"):
         name = str(fact.get("name", "")).lower().replace("_", " ")
         value = _whole(fact.get("value"))
         if "scheduler block" in name and value:
@@ -116,12 +135,13 @@ def sends(run_dir: Path) -> pd.DataFrame:
     shared_tokens      Int64     exact common prefix with an earlier send; null where unknown
     short_tokens       Int64     prompt tokens − cached tokens; null where either is
     first_token_ms     float64   time to first token in ms; NaN where not measured
+    overlapped         boolean   another server was starting meanwhile, so the time is not comparable
     metrics_agree      boolean   ``/metrics`` counted the same hit; null where it was not read
     verdict            string    reuses · short · none · cannot hit · not reported · inconclusive; null for a
                                  first send that hit nothing, which asks no question
     =================  ========  ========================================================================
     """
-    block = scheduler_block(load_run(run_dir))
+    block = scheduler_block(run_dir)
     out: Rows = []
     for row in _of_kind(run_dir, "send"):
         prompt, metrics = _dict(row, "prompt"), _dict(row, "metrics")
@@ -131,6 +151,7 @@ def sends(run_dir: Path) -> pd.DataFrame:
         found = {
             **row,
             **_setting(row),
+            "model": row.get("model") or None,
             "prompt": prompt.get("name"),
             "tokens": prompt.get("tokens") or total,
             "send_label": send_label(send, index),
@@ -143,19 +164,32 @@ def sends(run_dir: Path) -> pd.DataFrame:
         out.append(found)
     frame = _frame(out, SEND_COLUMNS)
     served = frame.groupby("setting_id")["model"].transform("nunique") if len(frame) else 0
-    names = frame["setting"] + " · " + frame["model"].fillna("?")
-    frame["config"] = names.where(served > 1, frame["setting"]).astype(TEXT) if len(frame) else frame["config"]
+    names = frame["setting"] + " · " + frame["model"]
+    if len(frame):
+        frame["config"] = names.where((served > 1) & names.notna(), frame["setting"]).astype(TEXT)
     return frame
+
+
+def current(frame: pd.DataFrame) -> pd.DataFrame:
+    """The sends that count: a failed one is history once the same cell was measured."""
+    done = frame.loc[frame["status"] != "failed", "cell"].dropna()
+    return frame[(frame["status"] != "failed") | ~frame["cell"].isin(done)]
 
 
 def kept(run_dir: Path) -> pd.DataFrame:
     """One row per setting × prompt × KV cache group: the blocks that one send left in the cache.
 
-    Columns: ``gid``, ``group_kind``, ``block_size`` (tokens), ``blocks`` (count) and ``bytes`` (null where the
+    Columns: ``resolved`` (the interval that the engine worked with; null where it did not say), ``gid``, ``group_kind``, ``block_size`` (tokens), ``blocks`` (count) and ``bytes`` (null where the
     engine did not say what a block costs); setting and prompt columns as in :func:`sends`.
     """
     rows = [
-        {**row, **_setting(row), "prompt": _dict(row, "prompt").get("name"), "tokens": _dict(row, "prompt").get("tokens")}
+        {
+            **row,
+            **_setting(row),
+            "prompt": _dict(row, "prompt").get("name"),
+            "tokens": _dict(row, "prompt").get("tokens"),
+            "resolved": _resolved(row),
+        }
         for row in _of_kind(run_dir, "kept")
     ]
     return _frame(rows, KEPT_COLUMNS)
@@ -259,7 +293,7 @@ def hits(frame: pd.DataFrame) -> pd.DataFrame:
     """
     keys = ["config", "setting", "setting_id", "drafter", "lora", "as_served", "interval", "interval_order", "model", "tokens", "send", "index", "send_label"]
     out: Rows = []
-    for values, part in frame.groupby(keys, dropna=False, sort=False):
+    for values, part in current(frame).groupby(keys, dropna=False, sort=False):
         cached = part["cached_tokens"].dropna()
         total = part["prompt_tokens"].dropna()
         short = part["short_tokens"].dropna()
@@ -286,9 +320,13 @@ def hits(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def latency(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row per configuration × prompt length × send: time to first token in ms as median, range and count."""
+    """One row per configuration × prompt length × send: time to first token in ms as median, range and count.
+
+    Sends that shared the machine with a starting server are left out.
+    """
     out: Rows = []
-    measured = frame[frame["first_token_ms"].notna() & frame["send"].isin(["cold", "repeat", "control"])]
+    measured = frame[frame["first_token_ms"].notna() & frame["send"].isin(["cold", "repeat"])]
+    measured = measured[~measured["overlapped"].fillna(False)]
     keys = ["config", "drafter", "lora", "interval_order", "tokens", "send_label", "index"]
     for values, part in measured.groupby(keys, dropna=False, sort=False):
         times = part["first_token_ms"]
@@ -323,11 +361,15 @@ def sweep(frame: pd.DataFrame, stored: pd.DataFrame) -> pd.DataFrame:
         for column, value in zip(family, first, strict=True):
             pick &= frame[column].isna() if pd.isna(value) else frame[column].eq(value).fillna(False)
         pick &= frame["tokens"].isin(swept["tokens"].dropna())
-        for (interval, order, tokens), part in frame[pick].groupby(["interval", "interval_order", "tokens"], sort=False):
+        for (interval, order, tokens), part in current(frame[pick]).groupby(["interval", "interval_order", "tokens"], sort=False):
             second, third = (part[(part["send"] == "repeat") & (part["index"] == k)] for k in (2, 3))
-            cell = stored[(stored["interval"] == interval) & (stored["tokens"] == tokens)]
-            cell = cell[cell["series"].isin(part["series"])].drop_duplicates(["series", "gid"])
+            cell = stored[stored["series"].isin(part["series"])].drop_duplicates(["series", "gid"])
             series = max(cell["series"].nunique(), 1)
+            if order < 0 and cell["resolved"].notna().any():
+                # The engine said what its default is, so it takes its place among the others.
+                known = cell["resolved"].dropna().iloc[0]
+                order = math.inf if known == "dense" else float(str(known).replace(",", ""))
+                interval = f"{known} (default)"
             out.append(
                 {
                     "interval": interval,
@@ -378,9 +420,9 @@ def send_label(send: str, index: int | None) -> str:
 
 
 def group_label(kind: str, block_size: int, window: int | None, drafter: bool) -> str:
-    """What a reader calls one KV cache group: ``sliding 1,024 · 32-token blocks``."""
+    """What a reader calls one KV cache group: ``sliding · window 1,024 · 32-token blocks``."""
     name = {"sliding_window": "sliding", "full_attention": "full"}.get(kind, kind)
-    name = f"{name} {window:,}" if window else name
+    name = f"{name} · window {window:,}" if window else name
     return f"{name} · {block_size}-token blocks" + (" · drafter" if drafter else "")
 
 
@@ -425,16 +467,32 @@ def _setting(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**picked, "setting": label, "setting_id": setting.get("id") or label, "interval": interval_label(interval), "interval_order": order}
 
 
+def _resolved(row: Mapping[str, Any]) -> str | None:
+    if "interval" not in row:
+        return None
+    interval = row["interval"]
+    return "dense" if interval is None else interval_label(interval)
+
+
+def _moment(value: Any) -> Any:
+    """A time as pandas reads it; manifests hold ISO text or Unix seconds."""
+    return pd.Timestamp(value, unit="s", tz="UTC") if isinstance(value, (int, float)) and math.isfinite(value) else value
+
+
 def _frame(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> pd.DataFrame:
-    convert = {INT: _whole, FLOAT: _real, TEXT: _text, BOOL: _truth, TIME: _text}
+    convert = {INT: _whole, FLOAT: _real, TEXT: _text, BOOL: _truth, TIME: _moment}
     data: dict[str, Any] = {}
     for name, dtype in columns.items():
         values = [convert[dtype](row.get(name)) for row in rows]
         if dtype == TIME:
-            data[name] = pd.to_datetime(pd.Series(values, dtype="object"), utc=True, errors="coerce", format="ISO8601").astype(TIME)
+            data[name] = _times(values)
         else:
             data[name] = pd.Series(values, dtype=dtype)  # type: ignore[call-overload]
     return pd.DataFrame(data, columns=list(columns))
+
+
+def _times(values: Sequence[Any]) -> pd.Series[Any]:
+    return pd.to_datetime(pd.Series(values, dtype="object"), utc=True, errors="coerce", format="ISO8601").astype(TIME)
 
 
 def _whole(value: Any) -> int | None:

@@ -15,10 +15,12 @@ from prefixscope import kit, preflight, resources
 from prefixscope.client import Client
 from prefixscope.errors import RunError, Unsupported
 from prefixscope.pool import Pool
-from prefixscope.runs import OWNER_ENV, Run, Stage, copy_run, now
+from prefixscope.runs import OWNER_ENV, Run, Stage, copy_run, iso, now
 from prefixscope.server import Server
 from prefixscope.setting import Setting
 from prefixscope.target import Target
+
+EMBEDDED_START_S = 240.0
 
 
 class Investigation:
@@ -32,7 +34,8 @@ class Investigation:
 
     def __init__(self, run: Run, target: Target) -> None:
         self.run, self.target = run, target
-        self.pool = Pool(run.path, owner_pid=int(os.environ.get(OWNER_ENV) or os.getpid()))
+        timeout_s = target.start_timeout_s if target.kind == "managed" else EMBEDDED_START_S
+        self.pool = Pool(run.path, int(os.environ.get(OWNER_ENV) or os.getpid()), start_timeout_s=timeout_s)
 
     @property
     def path(self) -> Path:
@@ -51,7 +54,7 @@ class Investigation:
     def start_ahead(self, setting: Setting) -> None:
         """Begin to start a server that is needed next, without waiting for it."""
         if self.target.restarts:
-            self.pool.prefetch(setting, self._factory(setting), timeout_s=self._timeout_s())
+            self.pool.prefetch(setting, self._factory(setting))
 
     @contextmanager
     def server(self, setting: Setting, stage: Stage, *, keep: bool = False) -> Iterator[tuple[Client, str]]:
@@ -89,8 +92,7 @@ class Investigation:
         server = self.pool.acquire(
             setting,
             self._factory(setting),
-            progress=lambda line: stage.progress.say(f"starting {setting.label}: {line}"),
-            timeout_s=self._timeout_s(),
+            progress=lambda seconds, line: stage.progress.say(f"starting {setting.label}, {seconds:.0f} s: {line}"),
         )
         stage.spent(f"waiting for {setting.label} to start", time.monotonic() - started)
         self._note_server(server)
@@ -99,17 +101,14 @@ class Investigation:
     def _factory(self, setting: Setting) -> Callable[[], Any]:
         return lambda: self.target.command(setting, self.trace_environment())
 
-    def _timeout_s(self) -> float:
-        return self.target.start_timeout_s if self.target.kind == "managed" else 240.0
-
     def _note_server(self, server: Server, *, stopped: bool = False) -> None:
         entry: dict[str, Any] = {
             "id": server.id,
             "setting": server.setting.to_json(),
-            "command": server.command_text,
+            "command": server.command,
             "start_s": server.start_s,
-            "started_at": server.started_at,
-            "ready_at": server.ready_at,
+            "started_at": iso(server.started_at),
+            "ready_at": iso(server.ready_at) if server.ready_at else None,
         }
 
         def change(manifest: dict[str, Any]) -> None:

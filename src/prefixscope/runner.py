@@ -230,7 +230,7 @@ def run_stage(run: Run, stage: str, parameters: Mapping[str, Any], *, resume: bo
     state = run.manifest["stages"].get(stage, {})
     note = f" ({state['note']})" if state.get("note") else ""
     screen.line(f"  {stage:9} {state.get('status', 'done')} in {time.monotonic() - started:.0f} s{note}")
-    return state.get("status") != "partial"
+    return bool(state.get("status") != "partial")
 
 
 def _failed(state: dict[str, Any], error: str) -> None:

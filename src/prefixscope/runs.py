@@ -44,6 +44,11 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def iso(seconds: float) -> str:
+    """A time.time() as ``now`` writes it."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def package_version() -> str:
     try:
         return version("prefixscope")

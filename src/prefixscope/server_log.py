@@ -112,7 +112,8 @@ def _memory(text: str, returncode: int | None) -> Cause | None:
         return Cause("one request of the full length does not fit the KV cache", "lower --max-model-len")
     if re.search(r"Free memory on device .* is less than desired", text):
         return Cause(
-            "something else holds memory of the accelerator (an earlier server?)", f"end it (nvidia-smi names it); or {less}"
+            "something else holds memory of the accelerator (an earlier server?)",
+            f"end it (nvidia-smi names it); or {less}",
         )
     if returncode in (-9, 137) or re.search(r"died with exit code -9|exitcode[:=] ?-9|Cannot allocate memory", text):
         return Cause(
@@ -138,7 +139,9 @@ def _port(text: str, _: int | None) -> Cause | None:
         return Cause("another process took the port", "end it, or give another --port (or {port}, to have one chosen)")
     found = re.search(r'container name "?/?([^"\s]+)"? is already in use', text)
     if found:
-        return Cause(f"a container named {found[1]} is there already", "add --rm to the docker run, and remove the old one")
+        return Cause(
+            f"a container named {found[1]} is there already", "add --rm to the docker run, and remove the old one"
+        )
     return None
 
 

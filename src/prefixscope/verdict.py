@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from prefixscope.frames import hits, sweep, worst
+from prefixscope.frames import hits, kept, load_run, sends, sweep, worst
 
 CODES = ("reuses", "short", "none", "cannot hit", "not reported", "inconclusive")
 
@@ -31,14 +32,24 @@ class Verdict:
     basis: str = ""
 
     @property
+    def sentence(self) -> str:
+        """What was found and what helps, without the evidence: what a command prints."""
+        return " ".join(part for part in (self.headline, *self.sentences, self.remedy, self.price) if part)
+
+    @property
     def text(self) -> str:
         """All of it as one paragraph."""
-        return " ".join(part for part in (self.headline, *self.sentences, self.remedy, self.price, self.basis) if part)
+        return f"{self.sentence} {self.basis}".strip()
 
 
-def judge(sends: pd.DataFrame, kept: pd.DataFrame, run: Mapping[str, Any]) -> Verdict:
+def of_run(run_dir: Path) -> Verdict:
+    """The verdict of a run directory, half-finished ones too."""
+    return judge(sends(run_dir), kept(run_dir), load_run(run_dir))
+
+
+def judge(sent: pd.DataFrame, stored: pd.DataFrame, run: Mapping[str, Any]) -> Verdict:
     """The verdict of a run, from its frames; inconclusive, and said why, where nothing was measured."""
-    table = hits(sends)
+    table = hits(sent)
     second = table[(table["send"] == "repeat") & (table["index"] == 2)]
     if not len(second):
         return Verdict(code="inconclusive", headline="No prompt was sent twice, so nothing can be said about prefix reuse yet.")
@@ -48,7 +59,7 @@ def judge(sends: pd.DataFrame, kept: pd.DataFrame, run: Mapping[str, Any]) -> Ve
     name = f"{config} on vLLM {_version(run)}" if _version(run) else str(config)
     sentences = [_third_send(table, mine, config)] if code in ("none", "short") else []
     sentences.append(_without_drafter(second, mine))
-    remedy, price = _remedy(sends, kept, mine, code)
+    remedy, price = _remedy(sent, stored, mine, code)
     return Verdict(
         code=code,
         headline=_headline(name, mine, code),
@@ -56,7 +67,7 @@ def judge(sends: pd.DataFrame, kept: pd.DataFrame, run: Mapping[str, Any]) -> Ve
         sentences=tuple(sentence for sentence in sentences if sentence),
         remedy=remedy,
         price=price,
-        basis=_basis(sends, mine),
+        basis=_basis(sent, mine),
     )
 
 
@@ -130,10 +141,10 @@ def _without_drafter(second: pd.DataFrame, mine: pd.DataFrame) -> str | None:
     return f"Without MTP the second send reuses {number(plain.iloc[0]['cached_tokens'])}."
 
 
-def _remedy(sends: pd.DataFrame, kept: pd.DataFrame, mine: pd.DataFrame, code: str) -> tuple[str | None, str | None]:
+def _remedy(sent: pd.DataFrame, kept_rows: pd.DataFrame, mine: pd.DataFrame, code: str) -> tuple[str | None, str | None]:
     if code not in ("none", "short"):
         return None, None
-    table = sweep(sends, kept)
+    table = sweep(sent, kept_rows)
     tokens = table.loc[table["hit_2"].notna(), "tokens"].max() if len(table) else None
     cells = table[(table["tokens"] == tokens) & table["hit_2"].notna()] if len(table) else table
     tried = cells[cells["interval_order"] > 0]
@@ -164,13 +175,13 @@ def _remedy(sends: pd.DataFrame, kept: pd.DataFrame, mine: pd.DataFrame, code: s
     return remedy, price
 
 
-def _basis(sends: pd.DataFrame, mine: pd.DataFrame) -> str:
+def _basis(sent: pd.DataFrame, mine: pd.DataFrame) -> str:
     parts = [f"The verdict rests on {count(int(mine['count'].sum()), 'second send')} at {count(mine['tokens'].nunique(), 'prompt length')}"]
-    parts.append(f"the whole run on {count(len(sends), 'request')}")
-    failed = int((sends["status"] == "failed").sum())
+    parts.append(f"the whole run on {count(len(sent), 'request')}")
+    failed = int((sent["status"] == "failed").sum())
     if failed:
         parts.append(f"{failed} of them failed")
-    compared = sends["metrics_agree"].dropna()
+    compared = sent["metrics_agree"].dropna()
     if len(compared):
         parts.append(f"the server's own counters agree with {int(compared.sum())} of {len(compared)} hit lengths")
     return "; ".join(parts) + "."
