@@ -376,10 +376,10 @@ def _fold(part: pd.DataFrame) -> list[dict[str, Any]]:
         gids = [int(group["gid"].iloc[0]) for group in groups]
         kind, _, size = str(label).partition(" · ")
         name = f"{len(gids)} {kind} groups" if len(gids) > 1 else f"{kind} group"
-        wanted = [_blocks(row.start, row.stop) for row in first.itertuples() if row.state == "needed"]
+        wanted = [block_range(row.start, row.stop) for row in first.itertuples() if row.state == "needed"]
         for row in first.itertuples():
             empty = pd.isna(row.start)
-            span = "" if empty else _blocks(row.start, row.stop)
+            span = "" if empty else block_range(row.start, row.stop)
             item = {"row": f"{name} · {size}", "state": row.state, "range": span, "wanted": ", ".join(wanted)}
             item["start_token"] = 0 if empty else int(row.start_token)
             item["stop_token"] = 0 if empty else int(row.stop_token)
@@ -444,7 +444,8 @@ def _latency_title(rows: pd.DataFrame, tokens: int) -> str:
     return f"Time to first token of a {number(tokens)}-token prompt"
 
 
-def _blocks(start: Any, stop: Any) -> str:
+def block_range(start: Any, stop: Any) -> str:
+    """Blocks as people read them, both ends included: ``328–391``."""
     return f"{start:,}–{stop - 1:,}" if stop - start > 1 else f"{start:,}"
 
 

@@ -1,11 +1,12 @@
 """The command that starts a server with one setting, built from a template and nothing else.
 
 A template has the form that ``vllm bench sweep serve --serve-cmd`` takes, ``vllm serve MODEL --flag …``, or is a
-``docker run …`` or ``podman run …``. For each setting some flags are taken out and some are set; the rest stays as given.
+``docker run …`` or ``podman run …``. For each setting some flags are taken out and some are set; the rest stays.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -31,15 +32,15 @@ LORA_FLAGS = (
 _SHELLS = {"sh", "bash", "dash", "zsh", "ksh"}
 _SHELL_WORDS = {"&&", "||", "|", ";", "&", ">", ">>", "2>&1"}
 _SECRET_FLAGS = ("--api-key", "--hf-token", "--ssl-keyfile-password")
-_SECRET_VARIABLE = re.compile(r"^([A-Z0-9_]*(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL)[A-Z0-9_]*)=.+", re.DOTALL)
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerCommand:
     """Everything needed to start one server.
 
-    ``env`` holds only what is added to the environment. ``alone`` says that no second server fits beside it (one fills its
-    accelerator, or its port is fixed); ``start_timeout_s`` how long it may take until it is ready.
+    ``env`` holds only what is added to the environment. ``alone`` says that no second server fits beside it (one
+    fills its accelerator, or its port is fixed); ``start_timeout_s`` how long it may take until it is ready.
     """
 
     argv: tuple[str, ...]
@@ -90,8 +91,8 @@ def managed_command(
 ) -> ServerCommand:
     """The user's command with this setting's flags.
 
-    ``{port}`` anywhere stands for the port; else a ``--port`` of the template is kept; else one is appended. ``port`` None
-    takes a free one where one is needed. An interval of None leaves the template's own.
+    ``{port}`` anywhere stands for the port; else a ``--port`` of the template is kept; else one is appended.
+    ``port`` None takes a free one where one is needed. An interval of None leaves the template's own.
 
     Raises
     ------
@@ -175,26 +176,27 @@ def interval_value(interval: Interval) -> str:
 
 def printable(command: ServerCommand) -> str:
     """The command as a shell would take it, variables first, secrets masked."""
-    variables = [f"{name}={value}" for name, value in sorted(command.env.items())]
-    words, hide, shown = [*variables, *command.argv], False, []
-    for number, word in enumerate(words):
+    shown = [
+        f"{name}={shlex.quote(_masked(f'{name}={value}')[len(name) + 1 :])}" for name, value in command.env.items()
+    ]
+    hide = False
+    for word in command.argv:
         name, equals, _ = word.partition("=")
-        if _is_secret_flag(name):
-            hide = not equals
+        secret_flag = name.replace("_", "-") in _SECRET_FLAGS
+        # The values of a secret flag are the words up to the next flag.
+        hide = (hide and not word.startswith("-")) or (secret_flag and not equals)
+        if secret_flag:
             shown.append(f"{name}=***" if equals else word)
-        elif hide and not word.startswith("-"):
-            shown.append("***")
         else:
-            hide = False
-            word = _SECRET_VARIABLE.sub(r"\1=***", word)
-            # A quoted NAME=value would be taken for a command, so only the value is quoted.
-            quoted = f"{name}={shlex.quote(word.partition('=')[2])}" if number < len(variables) else shlex.quote(word)
-            shown.append(quoted.replace("'***'", "***"))
-    return mask(" ".join(shown))
+            shown.append("***" if hide else shlex.quote(_masked(word)))
+    return " ".join(shown).replace("'***'", "***")
 
 
-def _is_secret_flag(name: str) -> bool:
-    return name.replace("_", "-") in _SECRET_FLAGS
+def _masked(word: str) -> str:
+    """One word without secrets. A variable's name is no secret, and says whether its value is one."""
+    found = re.match(r"[A-Za-z_]\w*=", word)
+    name = found[0] if found else ""
+    return name + ("***" if name and _SECRET_NAME.search(name) else mask(word[len(name) :]))
 
 
 def _split(text: str, option: str) -> tuple[dict[str, str], list[str]]:
@@ -216,7 +218,7 @@ def _split(text: str, option: str) -> tuple[dict[str, str], list[str]]:
             f"{option} holds no command: {text!r}", remedy=f'give the whole command: {option} "vllm serve MODEL …"'
         )
     shell = _SHELL_WORDS & set(words)
-    scripts = [word for word, after in zip(words, words[1:], strict=False) if _is_shell(word, after)]
+    scripts = [word for word, after in itertools.pairwise(words) if _is_shell(word, after)]
     if option == "--serve-cmd" and (shell or scripts):
         raise ServerError(
             f"{option} is meant for a shell: {text!r} ({', '.join(sorted(shell) or scripts)})",

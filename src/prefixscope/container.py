@@ -15,7 +15,7 @@ _PUBLISH = re.compile(r"(?:(?P<ip>\[[^\]]+\]|[^:]+):)??(?P<host>\d+):(?P<inside>
 
 
 def run_index(words: list[str]) -> int | None:
-    """Where ``run`` stands in a ``docker run …`` (``sudo`` or a path in front do not matter); None for any other command."""
+    """Where ``run`` stands in a ``docker run …``, a ``sudo`` or path in front or not; None for any other command."""
     for place, word in enumerate(words[:4]):
         if Path(word).name in _RUNTIMES and "run" in words[place : place + 4]:
             return words.index("run", place)
@@ -23,7 +23,7 @@ def run_index(words: list[str]) -> int | None:
 
 
 def foreground(words: list[str], place: int) -> list[str]:
-    """The command without ``-d`` and ``-t``: the client stays, so that the log and the exit code are seen; there is no terminal."""
+    """The command without ``-d``, so that the client stays and shows log and exit code, and without ``-t``."""
     kept = words[: place + 1]
     for word in words[place + 1 :]:
         if re.fullmatch(r"-[dit]+", word):

@@ -1,4 +1,4 @@
-"""Flags of a command line, read and changed without knowing the program: the words that are not named stay as they are."""
+"""Flags of a command line, read and changed without knowing the program: words that are not named stay."""
 
 from __future__ import annotations
 

@@ -372,6 +372,7 @@ def sweep(frame: pd.DataFrame, stored: pd.DataFrame) -> pd.DataFrame:
                 interval = f"{known} (default)"
             out.append(
                 {
+                    "config": part["config"].iloc[0],
                     "interval": interval,
                     "interval_order": order,
                     "tokens": tokens,
@@ -384,7 +385,7 @@ def sweep(frame: pd.DataFrame, stored: pd.DataFrame) -> pd.DataFrame:
                     "bytes": _whole(cell["bytes"].sum() / series) if len(cell) and cell["bytes"].notna().all() else None,
                 }
             )
-    columns = {"interval": TEXT, "interval_order": FLOAT, "tokens": INT, "hit_2": INT, "hit_3": INT, "short_2": INT}
+    columns = {"config": TEXT, "interval": TEXT, "interval_order": FLOAT, "tokens": INT, "hit_2": INT, "hit_3": INT, "short_2": INT}
     columns |= {"first_2_ms": FLOAT, "failed": INT, "blocks": INT, "bytes": INT}
     return _frame(out, columns).sort_values(["interval_order", "tokens"], kind="stable").reset_index(drop=True)
 
@@ -468,10 +469,8 @@ def _setting(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _resolved(row: Mapping[str, Any]) -> str | None:
-    if "interval" not in row:
-        return None
-    interval = row["interval"]
-    return "dense" if interval is None else interval_label(interval)
+    interval = row.get("interval")
+    return None if interval is None else interval_label(interval)
 
 
 def _moment(value: Any) -> Any:

@@ -35,7 +35,7 @@ class Pool:
     run_dir : the run directory.
     owner_pid : the process whose end ends every server; this one by default.
     max_idle : how many servers may wait unused for a later stage.
-    start_timeout_s : replaces the command's own.
+    start_timeout_s : replaces the commands' own limit for a start.
     """
 
     def __init__(
@@ -61,8 +61,17 @@ class Pool:
         else:
             self._stop(list(self._held.values()))
 
-    def acquire(self, setting: Setting, command_factory: CommandFactory, *, progress: Progress | None = None) -> Server:
+    def acquire(
+        self,
+        setting: Setting,
+        command_factory: CommandFactory,
+        *,
+        progress: Progress | None = None,
+        timeout_s: float | None = None,
+    ) -> Server:
         """A ready server with this setting: the leased one where it is well, else a new one.
+
+        ``timeout_s`` replaces the pool's and the command's own limit for a start.
 
         Raises
         ------
@@ -72,17 +81,10 @@ class Pool:
             where its port is taken, or a server that this pool still holds leaves no room.
         """
         with self._locked():
-            server = self._usable(setting)
-            if server is None:
-                server = self._start(setting, command_factory(), use="held")
-            else:
-                server.reused = server.use != "prefetched"
-            server.use, server.holder = "held", (os.getpid(), start_time(os.getpid()))
-            self._held[setting.id] = server
-            self._write(server)
+            server = self._take(setting, command_factory)
         waiting = server.state == "starting"
         try:
-            server.wait(timeout_s=self.start_timeout_s, progress=progress)
+            server.wait(timeout_s=timeout_s or self.start_timeout_s, progress=progress)
         except (Exited, StartTimeout):
             self._held.pop(setting.id, None)
             self._write(server)
@@ -95,7 +97,8 @@ class Pool:
     def prefetch(self, setting: Setting, command_factory: CommandFactory) -> bool:
         """Whether a server with this setting now runs or starts, without waiting for it.
 
-        False where there is no room: the command wants its machine or its port for itself. A failure shows in ``acquire``.
+        False where there is no room: the command wants its machine or its port for itself. A failure shows in
+        ``acquire``.
         """
         with self._locked():
             if self._usable(setting) is not None:
@@ -109,7 +112,7 @@ class Pool:
         return False
 
     def release(self, server: Server, *, keep: bool = False) -> None:
-        """Give it up: stopped, or kept for a later stage, and then the longest idle ones beyond ``max_idle`` are stopped."""
+        """Give it up: stopped, or kept for a later stage; beyond ``max_idle`` kept ones the oldest are stopped."""
         self._held.pop(server.setting.id, None)
         if not (keep and server.alive):
             self._stop([server])
@@ -118,9 +121,7 @@ class Pool:
         with self._locked():
             self._write(server)
             self._journal("idle", server)
-            idle = [each for each in self._running() if each.use == "idle" and each.id != server.id]
-        room = max(0, self.max_idle - 1)
-        self._stop(idle[: len(idle) - room] + ([server] if self.max_idle < 1 else []))
+            self._stop_idle(newest=server)
 
     def stop_all(self) -> None:
         """Stop every server of this run directory, those of an earlier owner too."""
@@ -131,16 +132,25 @@ class Pool:
         found = [self._read(path) for path in sorted(self.folder.glob("*.json")) if ".state" not in path.name]
         return sorted((each for each in found if each), key=lambda each: each.started_at)
 
+    def _take(self, setting: Setting, command_factory: CommandFactory) -> Server:
+        """The leased server or one that begins to start, held by this process from now on."""
+        server = self._usable(setting)
+        if server is None:
+            server = self._start(setting, command_factory(), use="held")
+        else:
+            server.reused = server.use != "prefetched"
+        server.use, server.holder = "held", (os.getpid(), start_time(os.getpid()))
+        self._held[setting.id] = server
+        self._write(server)
+        return server
+
     def _usable(self, setting: Setting) -> Server | None:
         """The leased server of this setting, running or starting, or with a failure that nobody has heard of yet."""
         server = self._read(self._lease(setting))
         if server is None or server.state in ("failed", "stopped"):
             return None
-        if server.state == "starting":
-            # A prefetched one may have failed meanwhile: waiting for it tells why. One of an ended owner is of no use.
-            if server.alive or is_alive(*server.owner):
-                return server
-        elif server.healthy:
+        # A server of an ended owner is about to end. One that was prefetched may have failed: waiting for it tells why.
+        if is_alive(*server.owner) and (server.state == "starting" or server.healthy):
             return server
         self._stop([server])
         return None
@@ -148,6 +158,8 @@ class Pool:
     def _start(self, setting: Setting, command: ServerCommand, *, use: str) -> Server:
         if command.alone:
             self._make_room(setting)
+        else:
+            self._stop_idle()
         self._wait_for_port(command.port)
         try:
             server = launch(
@@ -157,17 +169,22 @@ class Pool:
             self._append({"event": "failed", "setting": setting.to_json(), "why": error.what})
             raise
         server.use = use
-        self._write(server)
-        self._journal("started", server)
+        try:
+            self._write(server)
+            self._journal("started", server)
+        except OSError:
+            server.stop()  # a server without a lease would be nobody's
+            raise
         return server
 
     def _make_room(self, setting: Setting) -> None:
-        if self._held:
-            names = ", ".join(f"{each.id} ({each.setting.label})" for each in self._held.values())
+        used = [each for each in self._running() if each.use == "held" and is_alive(*each.holder)]
+        if used:
+            names = ", ".join(f"{each.id} ({each.setting.label}, used by pid {each.holder[0]})" for each in used)
             raise ServerError(
                 f"no room for a server with {setting.label}: {names} still in use",
                 cause="a server that fills its accelerator runs alone",
-                remedy="release the other one first",
+                remedy="let that stage end, or release its server",
             )
         self._stop(list(self._running()))
 
@@ -182,11 +199,21 @@ class Pool:
             return f'"port": {port},' in (self.folder / "journal.jsonl").read_text()
         return False
 
+    def _stop_idle(self, *, newest: Server | None = None) -> None:
+        """Stop the oldest of the servers that nobody uses, those of a stage that ended without a word too."""
+        idle = [
+            each for each in self._running()
+            if each.use == "idle" or (each.use == "held" and not is_alive(*each.holder))
+        ]  # fmt: skip
+        if newest:
+            idle = [each for each in idle if each.id != newest.id] + [newest]
+        self._stop(idle[: max(0, len(idle) - self.max_idle)])
+
     def _running(self) -> Iterator[Server]:
         yield from (each for each in self.servers() if each.alive)
 
     def _stop(self, servers: list[Server]) -> None:
-        """Ask all first, then wait for each: a second Ctrl-C in between finds them all ending. The last error is raised."""
+        """Ask all, then wait for each: a second Ctrl-C in between finds them all ending. The last error is raised."""
         for server in servers:
             server.ask_to_stop()
         failure: ServerError | None = None
@@ -232,8 +259,8 @@ class Pool:
 
     def _journal(self, event: str, server: Server) -> None:
         self._append({
-            "event": event, "id": server.id, "setting": server.setting.to_json(), "url": server.url, "port": server.port,
-            "start_s": server.start_s, "command": server.command, "log": str(server.log),
+            "event": event, "id": server.id, "setting": server.setting.to_json(), "url": server.url,
+            "port": server.port, "start_s": server.start_s, "command": server.command, "log": str(server.log),
         })  # fmt: skip
 
     def _append(self, value: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import signal
@@ -41,7 +42,7 @@ def process(pid: int) -> Process | None:
 
 
 def start_time(pid: int) -> int:
-    """When it started, in clock ticks since boot; 0 where it doesn't run. With the pid it names one process for good."""
+    """When it started, in ticks since boot; 0 where it doesn't run. With the pid it names one process for good."""
     found = process(pid)
     return found.start if found and found.state not in "ZX" else 0
 
@@ -127,7 +128,7 @@ def port_taken(port: int) -> bool:
             try:
                 probe.bind((host, port))
             except OSError as error:
-                if error.errno in (98, 13):  # in use; not permitted
+                if error.errno in (errno.EADDRINUSE, errno.EACCES):
                     return True
     return False
 
@@ -184,7 +185,7 @@ def _status(connection: socket.socket, request: bytes) -> int:
 def _secured(plain: socket.socket, host: str) -> socket.socket:
     import ssl  # slow to import, and rarely needed
 
-    # Only "does it answer yet?" is asked of our own child, and nothing secret is sent: its certificate need not be known.
+    # Only "does it answer yet?" is asked, of our own child, and nothing secret is sent: any certificate will do.
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context.wrap_socket(plain, server_hostname=host)

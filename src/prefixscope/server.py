@@ -24,7 +24,7 @@ from prefixscope.server_log import Cause, explain, latest_step, tail
 from prefixscope.setting import Setting
 
 Progress = Callable[[float, str], None]
-"""Called while a server starts: seconds so far, and the last telling line of its log."""
+"""Called about once a second while a server starts: seconds so far, and the last telling line of its log."""
 
 GRACE_S = 20.0
 
@@ -33,9 +33,10 @@ GRACE_S = 20.0
 class Server:
     """One server of ours.
 
-    ``start_s`` is measured by its supervisor, so that it is right for a server nobody waited for. ``command`` is for
-    reading, secrets masked. ``use`` is ``held``, ``idle`` or ``prefetched``; ``state`` ``starting``, ``ready``, ``failed``
-    or ``stopped``. ``holder`` and ``owner`` are (pid, start time) of the process that uses it and of the one it ends with.
+    ``start_s`` is measured by its supervisor, so that it is right for a server nobody waited for. ``command`` is
+    for reading, secrets masked. ``use``: ``held``, ``idle`` or ``prefetched``. ``state``: ``starting``, ``ready``,
+    ``failed`` or ``stopped``. ``holder`` and ``owner``: (pid, start time) of the process that uses it, and of the one
+    that it ends with. ``started_at`` and ``ready_at`` are Unix times. ``reused``: it ran already when it was acquired.
     """
 
     id: str
@@ -93,10 +94,11 @@ class Server:
             if noted.get("state") == "ended" or not is_alive(*self.supervisor):
                 raise self._failed(elapsed_s)
             if elapsed_s > limit_s:
-                self.stop()
+                with contextlib.suppress(ServerError):
+                    self.stop()
                 self.state = "failed"
                 raise StartTimeout(
-                    f"server {self.id} ({self.setting.label}) runs and is not ready after {limit_s:.0f} s: {self.command}",
+                    f"server {self.id} ({self.setting.label}) is not ready after {limit_s:.0f} s: {self.command}",
                     cause=latest_step(self.log) and f"it was still at: {latest_step(self.log)}",
                     remedy=f"see {self.log}; give it more time with a larger start timeout",
                     detail=_last_lines(self.log),
@@ -104,7 +106,7 @@ class Server:
             if progress and time.monotonic() - told >= 1.0:
                 told = time.monotonic()
                 progress(elapsed_s, latest_step(self.log))
-            time.sleep(0.1)
+            time.sleep(0.05)
 
     def ensure_alive(self) -> None:
         """Nothing where it runs; else Exited, saying why: call it when a request fails."""
@@ -159,10 +161,10 @@ class Server:
 
     def _failed(self, elapsed_s: float) -> Exited:
         """Clean up, and the error that says why it ended."""
-        noted = self.noted()
         with contextlib.suppress(ServerError):
             self.stop()
         self.state = "failed"
+        noted = self.noted()  # only now has the supervisor had its last word
         reason, code = noted.get("reason"), noted.get("returncode")
         if reason == "not ours":
             found = Cause(f"another process answers on port {self.port}", "end it, or give another --port")
@@ -174,13 +176,14 @@ class Server:
             found = explain(self.log, code, [self.program])
         when = "before it was ready" if self.ready_at is None else "while it was needed"
         return Exited(
-            f"server {self.id} ({self.setting.label}) ended {when}, after {elapsed_s:.0f} s, {_ending(code)}: {self.command}",
+            f"server {self.id} ({self.setting.label}) ended {when}, after {elapsed_s:.0f} s, {_ending(code)}: "
+            + self.command,
             cause=found.cause, remedy=f"{found.remedy} (log: {self.log})", detail=_last_lines(self.log),
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         value = {**asdict(self), "setting": self.setting.to_json(), "log": str(self.log)}
-        return {**value, "state_file": str(self.state_file), "started": _iso(self.started_at)}
+        return {**value, "state_file": str(self.state_file)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Server:
@@ -210,9 +213,10 @@ def launch(command: ServerCommand, setting: Setting, *, server_id: str, folder: 
     with log.open("a", encoding="utf-8") as file:
         file.write(f"# prefixscope {_iso(time.time())} {setting.label}\n# {shown}\n")
     server = Server(
-        id=server_id, setting=setting, url=command.url, port=command.port, log=log, state_file=state_file, command=shown,
-        program=command.argv[0], token=uuid.uuid4().hex, alone=command.alone, container=command.container,
-        start_timeout_s=command.start_timeout_s, started_at=time.time(), owner=(owner_pid, start_time(owner_pid)),
+        id=server_id, setting=setting, url=command.url, port=command.port, log=log, state_file=state_file,
+        command=shown, program=command.argv[0], token=uuid.uuid4().hex, alone=command.alone,
+        container=command.container, start_timeout_s=command.start_timeout_s, started_at=time.time(),
+        owner=(owner_pid, start_time(owner_pid)),
         holder=(os.getpid(), start_time(os.getpid())),
     )  # fmt: skip
     spec = {
@@ -235,10 +239,10 @@ def launch(command: ServerCommand, setting: Setting, *, server_id: str, folder: 
 
 
 def _start_supervisor(spec: dict[str, Any]) -> dict[str, Any]:
-    """Run the supervisor isolated from site packages and from the folder we are in: it starts in a tenth of a second."""
+    """Run it isolated from site packages and from the folder we are in: it starts in a tenth of a second."""
     package_parent = str(Path(supervisor.__file__).parent.parent)
     code = f"import sys; sys.path.append({package_parent!r}); from prefixscope.supervisor import main; sys.exit(main())"
-    done = subprocess.run(  # noqa: S603
+    done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code], input=json.dumps(spec), capture_output=True, text=True,
         start_new_session=True, timeout=60, check=False,
     )  # fmt: skip

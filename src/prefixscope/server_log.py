@@ -13,7 +13,8 @@ _RETENTION = re.compile(
     r"prefix_cache_retention_interval \((?P<interval>-?\d+)\)[^()]*multiple of scheduler_block_size \((?P<block>\d+)\)"
 )
 _MISSING_MODEL = re.compile(
-    r"Repository Not Found[^\n]*|Repo id must be[^\n]*|Incorrect path_or_model_id[^\n]*|Invalid repository ID or local[^\n]*"
+    r"Repository Not Found[^\n]*|Repo id must be[^\n]*|Incorrect path_or_model_id[^\n]*"
+    r"|Invalid repository ID or local[^\n]*"
     r"|is not a local folder and is not a valid model identifier[^\n]*|Can't load the configuration of '[^']+'"
     r"|(?:LocalEntryNotFoundError|RepositoryNotFoundError|GatedRepoError|OfflineModeIsEnabled)[^\n]*",
     re.IGNORECASE,
@@ -77,12 +78,12 @@ def _retention(text: str, _: int | None) -> Cause | None:
         interval, block = int(found["interval"]), int(found["block"])
         legal = " or ".join(f"{value:,}" for value in legal_neighbours(interval, block))
         return Cause(
-            f"the retention interval {interval:,} is not a multiple of this model's scheduler block of {block:,} tokens",
+            f"the retention interval {interval:,} is not a multiple of this model's scheduler block, {block:,} tokens",
             f"use {legal} for --prefix-cache-retention-interval; every multiple of {block:,} is legal, 'dense' too",
         )
     if "prefix_cache_retention_interval is set but this model has no sliding-window or Mamba" in text:
         return Cause(
-            "every KV cache group of this model is full attention, which keeps all its blocks: there is nothing to retain",
+            "every KV cache group of this model is full attention and keeps all its blocks: nothing is left to retain",
             "leave the retention interval at its default, or 0",
         )
     return None
@@ -157,7 +158,7 @@ def _missing_model(text: str, _: int | None) -> Cause | None:
         )
     return Cause(
         f"the model can't be found ({seen})",
-        "check its name or folder; a gated model needs HF_TOKEN; under HF_HUB_OFFLINE=1 the files must be there already",
+        "check its name or folder; a gated model needs HF_TOKEN; with HF_HUB_OFFLINE=1 it must be downloaded already",
     )
 
 

@@ -1,7 +1,7 @@
 """The small process that owns one server and never leaves it behind.
 
-It starts the server in a session of its own, notes when it is ready, and ends every process of it when asked to, when the
-server itself ends, or when the owner is gone, even where the owner was killed with a signal that nobody can catch.
+It starts the server in a session of its own, notes when it is ready, and ends every process of it when asked to, when
+the server itself ends, or when the owner is gone, even where the owner was killed with a signal that nobody can catch.
 Standard library only. The specification comes as JSON on standard input, so that no secret shows in a process list.
 
 The state file says what it knows, replaced whole each time:
@@ -60,7 +60,8 @@ def write_state(path: Path, value: dict[str, Any]) -> None:
 class Supervisor:
     """One server, from its start to its last process.
 
-    ``spec``: argv, env (whole), cwd, log, state_file, url, port, container, token, owner_pid, owner_start, stop_argv, grace_s.
+    ``spec``: argv, env (whole), cwd, log, state_file, url, port, container, token, owner_pid, owner_start,
+    stop_argv, grace_s.
     """
 
     def __init__(self, spec: dict[str, Any]) -> None:
@@ -78,8 +79,8 @@ class Supervisor:
         self._note()
         me = process(os.getpid())
         try:
-            with open(self.spec["log"], "ab") as log:
-                child = subprocess.Popen(  # noqa: S603
+            with Path(self.spec["log"]).open("ab") as log:
+                child = subprocess.Popen(
                     self.spec["argv"], env={**self.spec["env"], TOKEN_NAME: self.spec["token"]}, cwd=self.spec["cwd"],
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, preexec_fn=_before_exec,
                 )  # fmt: skip
@@ -116,12 +117,13 @@ class Supervisor:
                     return "not ours"
                 self.state |= {"state": "ready", "ready_at": time.time()}
                 self._note()
-            received = signal.sigtimedwait(_WATCHED, 0.2 if self.state["state"] == "starting" else 0.5)
+            received = signal.sigtimedwait(_WATCHED, 0.1 if self.state["state"] == "starting" else 0.5)
             if received and received.si_signo == signal.SIGTERM:
-                return "stopped"
+                self._reap()
+                return "exited" if self.ended else "stopped"
 
     def _ours(self) -> bool:
-        """Whether the answer came from our server. A container's port belongs to its runtime: nothing to compare there."""
+        """Whether the answer came from our server. A container's port belongs to its runtime: nothing to compare."""
         self._reap()
         if self.ended:
             return False
@@ -153,10 +155,10 @@ class Supervisor:
 
     def _run_stop_command(self) -> None:
         """A container outlives its client: only this command ends it. Its output goes into the server's log."""
-        with open(self.spec["log"], "ab") as log:
+        with Path(self.spec["log"]).open("ab") as log:
             try:
                 # Its own session: nothing that is sent to us may cut it short.
-                stop = subprocess.Popen(  # noqa: S603
+                stop = subprocess.Popen(
                     self.spec["stop_argv"], env=self.spec["env"], cwd=self.spec["cwd"], stdin=subprocess.DEVNULL,
                     stdout=log, stderr=log, start_new_session=True, preexec_fn=_unblock,
                 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,8 @@ class Verdict:
 
     ``code`` is one of :data:`CODES`; ``headline`` says it in one sentence with its numbers; ``sentences`` add what
     differs elsewhere; ``remedy`` and ``price`` are None where the run measured none; ``basis`` says how much
-    evidence there is, ``config`` which configuration the code is about.
+    evidence there is, ``config`` which configuration the code is about and ``remedy_config`` which one helps;
+    ``tiles`` are the few numbers to show large: (what, value, of what).
     """
 
     code: str
@@ -29,6 +31,8 @@ class Verdict:
     sentences: tuple[str, ...] = ()
     remedy: str | None = None
     price: str | None = None
+    remedy_config: str | None = None
+    tiles: tuple[tuple[str, str, str], ...] = ()
     basis: str = ""
 
     @property
@@ -59,14 +63,16 @@ def judge(sent: pd.DataFrame, stored: pd.DataFrame, run: Mapping[str, Any]) -> V
     name = f"{config} on vLLM {_version(run)}" if _version(run) else str(config)
     sentences = [_third_send(table, mine, config)] if code in ("none", "short") else []
     sentences.append(_without_drafter(second, mine))
-    remedy, price = _remedy(sent, stored, mine, code)
+    found = _remedy(sent, stored, mine, code)
     return Verdict(
         code=code,
         headline=_headline(name, mine, code),
         config=str(config),
         sentences=tuple(sentence for sentence in sentences if sentence),
-        remedy=remedy,
-        price=price,
+        remedy=found.sentence,
+        price=found.price,
+        remedy_config=found.config,
+        tiles=_tiles(table, second, mine, found),
         basis=_basis(sent, mine),
     )
 
@@ -141,16 +147,24 @@ def _without_drafter(second: pd.DataFrame, mine: pd.DataFrame) -> str | None:
     return f"Without MTP the second send reuses {number(plain.iloc[0]['cached_tokens'])}."
 
 
-def _remedy(sent: pd.DataFrame, kept_rows: pd.DataFrame, mine: pd.DataFrame, code: str) -> tuple[str | None, str | None]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Help:
+    sentence: str | None = None
+    price: str | None = None
+    config: str | None = None
+    tiles: tuple[tuple[str, str, str], ...] = ()
+
+
+def _remedy(sent: pd.DataFrame, kept_rows: pd.DataFrame, mine: pd.DataFrame, code: str) -> _Help:
     if code not in ("none", "short"):
-        return None, None
+        return _Help()
     table = sweep(sent, kept_rows)
     tokens = table.loc[table["hit_2"].notna(), "tokens"].max() if len(table) else None
     cells = table[(table["tokens"] == tokens) & table["hit_2"].notna()] if len(table) else table
     tried = cells[cells["interval_order"] > 0]
     base = cells[cells["interval_order"] <= 0]
     if not len(tried) or not len(base):
-        return None, None
+        return _Help()
     before = base["hit_2"].min()
     best = tried.assign(cost=tried["blocks"].astype("float64")).sort_values(["short_2", "cost", "interval_order"], kind="stable")
     # Equal hits at equal price: the coarsest interval says the same with the least bookkeeping, dense aside.
@@ -159,20 +173,37 @@ def _remedy(sent: pd.DataFrame, kept_rows: pd.DataFrame, mine: pd.DataFrame, cod
     finite = same[same["interval_order"] < float("inf")]
     top = (finite if len(finite) else same).iloc[-1]
     if top["hit_2"] <= before:
-        return "No retention interval that was tried brings the hit back.", None
+        return _Help(sentence="No retention interval that was tried brings the hit back.")
     flag = "None" if top["interval"] == "dense" else str(top["interval"]).replace(",", "")
-    remedy = (
+    sentence = (
         f"With --prefix-cache-retention-interval {flag} the second send reuses {number(top['hit_2'])} of {number(tokens)} "
         f"({number(top['short_2'])} tokens short of full)."
     )
+    tiles = [(f"interval {top['interval']}, send 2", number(top["hit_2"]), f"of {number(tokens)} tokens")]
     stored = base["blocks"].dropna()
     if not len(stored) or pd.isna(top["blocks"]) or not stored.min():
-        return remedy, None
+        return _Help(sentence=sentence, config=top["config"], tiles=tuple(tiles))
+    ratio = f"{top['blocks'] / stored.min():.1f}"
     price = (
-        f"Its price is {top['blocks'] / stored.min():.1f} times the cache blocks: {number(top['blocks'])} instead of "
+        f"Its price is {ratio} times the cache blocks: {number(top['blocks'])} instead of "
         f"{number(stored.min())} for one prompt of {number(tokens)} tokens, evictable at any time."
     )
-    return remedy, price
+    tiles.append(("its price", f"{ratio}×", "the cache blocks"))
+    return _Help(sentence=sentence, price=price, config=top["config"], tiles=tuple(tiles))
+
+
+def _tiles(table: pd.DataFrame, second: pd.DataFrame, mine: pd.DataFrame, found: _Help) -> tuple[tuple[str, str, str], ...]:
+    longest = mine.iloc[-1]
+    config, tokens = longest["config"], longest["tokens"]
+    of = f"of {number(longest['prompt_tokens'])} tokens"
+    third = table[(table["config"] == config) & (table["tokens"] == tokens) & (table["send"] == "repeat") & (table["index"] == 3)]
+    plain = second[(~second["drafter"].fillna(True)) & (~second["as_served"].fillna(False)) & (second["tokens"] == tokens)]
+    tiles = [(f"{config}, send 2", number(longest["cached_tokens"]), of)]
+    if len(third):
+        tiles.append((f"{config}, send 3", number(third.iloc[0]["cached_tokens"]), of))
+    if len(plain) and bool(longest["drafter"]):
+        tiles.insert(0, (f"{plain.iloc[0]['config']}, send 2", number(plain.iloc[0]["cached_tokens"]), of))
+    return (*tiles, *found.tiles)
 
 
 def _basis(sent: pd.DataFrame, mine: pd.DataFrame) -> str:
@@ -203,3 +234,13 @@ def number(value: Any) -> str:
 def count(value: int, noun: str) -> str:
     """``1 request``, ``2 requests``."""
     return f"{value:,} {noun}{'' if value == 1 else 's'}"
+
+
+def wilson(successes: int, total: int, z: float = 1.96) -> tuple[float, float]:
+    """The 95 % score interval of a share: 19 of 20 is 0.76 to 0.99, and 20 of 20 is not certainty."""
+    if not total:
+        return 0.0, 1.0
+    share, weight = successes / total, z * z / total
+    half = z * math.sqrt(share * (1 - share) / total + weight / (4 * total))
+    low, high = ((share + weight / 2 + sign * half) / (1 + weight) for sign in (-1, 1))
+    return max(low, 0.0), min(high, 1.0)

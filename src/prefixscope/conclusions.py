@@ -1,0 +1,107 @@
+"""What each notebook found, computed from its rows, and which notebook to open next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from prefixscope import frames, verdict
+from prefixscope.diagnosis import explain
+from prefixscope.equality import wilson
+from prefixscope.trace import read_trace
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """A sentence or two, and where to go from here; shows itself in a notebook."""
+
+    text: str
+    next: str = ""
+
+    def _repr_markdown_(self) -> str:
+        return f"**{self.text}**" + (f"\n\nNext: {self.next}" if self.next else "")
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def baseline(run: Path) -> Conclusion:
+    """Does it reuse prefixes?"""
+    found = verdict.of_run(run)
+    where = "`10-block-trace` shows which blocks are missing." if found.code in ("none", "short") else ""
+    where = where or "`30-output-equality` checks that warm answers equal cold ones."
+    return Conclusion(found.sentence, where)
+
+
+def trace(run: Path) -> Conclusion:
+    """Which group ended the hit, and what is missing?"""
+    known = read_trace(run / "trace")
+    sends = frames.sends(run)
+    repeats = sends[(sends["send"] == "repeat") & (sends["status"] == "ok") & (~sends["lora"].fillna(False))]
+    # The notebook's question is about the miss; where nothing missed, the longest repeat tells why not.
+    ordered = repeats.sort_values(["cached_tokens", "tokens", "index"], ascending=[True, False, True], kind="stable")
+    traced = [rid for rid in ordered["request_id"].dropna() if known.lookup(rid) is not None]
+    if not traced:
+        return Conclusion(
+            "No lookup of this run was traced, so no cause can be named.",
+            "start the server through `--serve-cmd`, or put the tracer kit on its PYTHONPATH.",
+        )
+    found = explain(known, _longest(ordered, traced))
+    text = " ".join(part for part in (found.sentence, found.remedy) if part)
+    return Conclusion(text, "`20-retention-sweep` measures what each retention interval brings back, and keeps.")
+
+
+def _longest(ordered: pd.DataFrame, traced: list[str]) -> str:
+    """The longest prompt's request among those that missed most."""
+    rows = ordered[ordered["request_id"].isin(traced)]
+    least = rows[rows["cached_tokens"] == rows["cached_tokens"].min()]
+    with_length = least if len(least) else rows
+    return str(with_length.sort_values("tokens", ascending=False, kind="stable")["request_id"].iloc[0])
+
+
+def sweep(run: Path) -> Conclusion:
+    """Which interval is the cheapest that brings the hit back?"""
+    table = frames.sweep(frames.sends(run), frames.kept(run))
+    table = table[table["hit_2"].notna()]
+    if table.empty:
+        return Conclusion("No interval was measured.", "`prefixscope run --only sweep` on a server that may be restarted.")
+    tokens = int(table["tokens"].max())
+    rows = table[table["tokens"] == tokens]
+    best = int(rows["hit_2"].max())
+    if best == 0:
+        return Conclusion(f"No interval brings a hit on the second send of {tokens:,} tokens.", "`10-block-trace`.")
+    good = rows[rows["hit_2"] == best]
+    cheapest = good.sort_values(["bytes", "blocks", "interval_order"], kind="stable").iloc[0]
+    text = (
+        f"Of {len(rows)} intervals, {len(good)} give the best second-send hit at {tokens:,} tokens ({best:,}); "
+        f"the cheapest of them is {cheapest['interval']}"
+    )
+    if not pd.isna(cheapest["blocks"]):
+        text += f", which keeps {int(cheapest['blocks']):,} blocks of one prompt"
+    return Conclusion(text + ". Unpressured: the pool never evicted here.", "`30-output-equality`, then `90-report`.")
+
+
+def equality(run: Path) -> Conclusion:
+    """Did the cache change an answer?"""
+    pairs = frames.comparisons(run)
+    warm, control = (pairs[pairs["pair"] == name] for name in ("cold-warm", "cold-control"))
+    judged = warm[warm["identical"].notna()]
+    if judged.empty:
+        why = f"{len(warm)} warm answers took nothing from the cache" if len(warm) else "no answers were compared"
+        return Conclusion(f"Void: {why}, so equality can't be judged.", "`20-retention-sweep`: find an interval that hits.")
+    same, count = int(judged["identical"].sum()), len(judged)
+    low, high = wilson(same, count)
+    noise = int((~control["identical"].dropna().astype(bool)).sum())
+    text = f"{same} of {count} warm answers equal the cold ones (95 % interval {low:.0%} to {high:.0%})"
+    if len(control):
+        text += f"; between two cold sends {len(control) - noise} of {len(control)} are equal"
+    if same < count and not len(control):
+        text += "; without the control no difference can be blamed on the cache"
+    elif same < count and noise:
+        text += "; the server's own noise is of that kind, so the cache is not to blame on this evidence"
+    elif same < count:
+        text += "; two cold sends never differed, so the cache path changes answers"
+    void = len(warm) - count
+    text += f"; {void} void (no hit)" if void else ""
+    return Conclusion(text + ".", "`90-report` puts everything on one page.")

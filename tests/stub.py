@@ -1,0 +1,268 @@
+"""A stub OpenAI-compatible server in a thread, for the answers that a healthy vLLM never gives.
+
+Left alone it behaves like a small vLLM 0.29.0 without a drafter: two served names (the second a LoRA adapter), a
+byte-level tokenizer with a chat template, a prefix cache of 64-token blocks separated by model and ``cache_salt``,
+usage with ``prompt_tokens_details``, and counters that move. Attributes change that, also between two requests;
+``reply_once`` and ``always`` put a canned reply in place of a path's own.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+BLOCK = 64
+CHAT, MODELS, METRICS, TOKENIZE, VERSION = "/v1/chat/completions", "/v1/models", "/metrics", "/tokenize", "/version"
+HTML_PAGE = "<!doctype html><html><head><title>Welcome</title></head><body>a web server, not vLLM</body></html>"
+BOS, TURN, END = 256, 257, 258
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What to send instead.
+
+    ``cut`` announces the whole body and sends only so many bytes of it; ``delay_s`` waits first; ``close`` ends the
+    connection without any answer.
+    """
+
+    status: int = 200
+    body: Any = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    cut: int | None = None
+    delay_s: float = 0.0
+    close: bool = False
+
+    @property
+    def payload(self) -> bytes:
+        return self.body.encode() if isinstance(self.body, str) else json.dumps(self.body).encode()
+
+
+def error(status: int, message: str, **headers: str) -> Reply:
+    """An error as vLLM words it: ``{"error": {"message": …}}``."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Reply(status, {"error": {"message": message, "type": "Error", "code": status}}, named)
+
+
+class StubServer:
+    """The server; a context manager.
+
+    Attributes
+    ----------
+    model, lora : served names; ``lora`` None serves no adapter.
+    api_key : required as a bearer token where it is set.
+    reports_cached : False answers ``prompt_tokens_details: null``.
+    honours_salt : False shares one cache among all salts.
+    tokenizer : ``bytes``; ``pairs`` counts every byte twice, so half of all lengths can't be made; None has no
+        ``/tokenize``.
+    has_metrics, engines, prefix_caching : of the ``/metrics`` page.
+    hits_skew : added to the hits that ``/metrics`` counts for each request.
+    max_model_len : longer prompts are a 400.
+    answer : prompt token ids, salt and number of the request → the answer's token ids (bytes).
+    edit : changes a chat answer before it is sent; gets the answer and the request's body.
+    requests : (path, body, headers) of everything that came in.
+    """
+
+    def __init__(self) -> None:
+        self.model = "tiny"
+        self.lora: str | None = "tiny-lora"
+        self.version: str | None = "0.29.0"
+        self.api_key = ""
+        self.reports_cached = True
+        self.honours_salt = True
+        self.tokenizer: str | None = "bytes"
+        self.has_metrics = True
+        self.engines = 1
+        self.prefix_caching = True
+        self.hits_skew = 0
+        self.max_model_len = 16_384
+        self.answer: Callable[[Sequence[int], str, int], list[int]] = default_answer
+        self.edit: Callable[[dict[str, Any], dict[str, Any]], Any] = lambda answer, request: answer
+        self.requests: list[tuple[str, dict[str, Any], dict[str, str]]] = []
+        self._once: dict[str, deque[Reply]] = {}
+        self._always: dict[str, Reply] = {}
+        self._cache: set[tuple[Any, ...]] = set()
+        self._queries = self._hits = 0
+        self._lock = threading.Lock()
+        self._http = _Server(("127.0.0.1", 0), _handler(self))
+        self.port = self._http.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+
+    def __enter__(self) -> StubServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+    def reply_once(self, path: str, *replies: Reply) -> None:
+        """Canned replies to the next requests of a path, one each."""
+        self._once.setdefault(path, deque()).extend(replies)
+
+    def always(self, path: str, reply: Reply | None) -> None:
+        """A canned reply to every request of a path; None takes it back."""
+        if reply is None:
+            self._always.pop(path, None)
+        else:
+            self._always[path] = reply
+
+    def sent(self, path: str = CHAT) -> list[dict[str, Any]]:
+        """The bodies that a path received."""
+        return [body for at, body, _ in self.requests if at == path]
+
+    def tokens(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """A chat prompt's token ids: a turn mark, the role's first byte, the bytes, an end mark; then the answer's mark."""
+        copies = 2 if self.tokenizer == "pairs" else 1
+        ids = [BOS]
+        for message in messages:
+            content = [byte for byte in message["content"].encode() for _ in range(copies)]
+            ids += [TURN, ord(message["role"][0]), *content, END]
+        return [*ids, TURN, ord("a")]
+
+    # --- what the handler asks ---------------------------------------------------------------------------------
+
+    def respond(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> Reply:
+        with self._lock:
+            self.requests.append((path, body, headers))
+            if self._once.get(path):
+                return self._once[path].popleft()
+            if path in self._always:
+                return self._always[path]
+            if path == "/health":
+                return Reply()
+            if self.api_key and headers.get("authorization") != f"Bearer {self.api_key}" and path.startswith("/v1"):
+                return error(401, "Unauthorized")
+            routes = {MODELS: self._models, METRICS: self._metrics, TOKENIZE: self._tokenize, VERSION: self._version, CHAT: self._chat}
+            return routes[path](body, headers) if path in routes else error(404, "Not Found")
+
+    def _models(self, body: dict[str, Any], headers: dict[str, str]) -> Reply:
+        entries: list[dict[str, Any]] = [{"id": self.model, "parent": None, "max_model_len": self.max_model_len}]
+        if self.lora:
+            entries.append({"id": self.lora, "parent": self.model, "max_model_len": None})
+        return Reply(body={"object": "list", "data": [{"object": "model", **entry} for entry in entries]})
+
+    def _version(self, body: dict[str, Any], headers: dict[str, str]) -> Reply:
+        return Reply(body={"version": self.version}) if self.version else error(404, "Not Found")
+
+    def _tokenize(self, body: dict[str, Any], headers: dict[str, str]) -> Reply:
+        if self.tokenizer is None:
+            return error(404, "Not Found")
+        ids = self.tokens(body["messages"])
+        return Reply(body={"count": len(ids), "max_model_len": self.max_model_len, "tokens": ids})
+
+    def _metrics(self, body: dict[str, Any], headers: dict[str, str]) -> Reply:
+        if not self.has_metrics:
+            return error(404, "Not Found")
+        lines = []
+        for name, value in (("queries", self._queries), ("hits", self._hits)):
+            lines += [f"# HELP vllm:prefix_cache_{name}_total of tokens", f"# TYPE vllm:prefix_cache_{name}_total counter"]
+            for engine in range(self.engines):
+                share = value if engine == 0 else 0
+                lines.append(f'vllm:prefix_cache_{name}_total{{engine="{engine}",model_name="{self.model}"}} {float(share)}')
+        for engine in range(self.engines):
+            labels = f'block_size="32",enable_prefix_caching="{self.prefix_caching}",engine="{engine}",num_gpu_blocks="4096"'
+            lines.append(f"vllm:cache_config_info{{{labels}}} 1.0")
+        return Reply(body="\n".join([*lines, ""]), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+    def _chat(self, body: dict[str, Any], headers: dict[str, str]) -> Reply:
+        if body["model"] not in (self.model, self.lora):
+            return error(404, f"The model `{body['model']}` does not exist.")
+        ids = self.tokens(body["messages"])
+        if len(ids) > self.max_model_len:
+            return error(400, f"This model's maximum context length is {self.max_model_len} tokens. Your request has {len(ids)}.")
+        salt = body.get("cache_salt") or ""
+        cached = self._look_up_and_store(ids, (body["model"], salt if self.honours_salt else ""))
+        answered = self.answer(ids, salt, len(self.sent()))[: body["max_tokens"]]
+        choice: dict[str, Any] = {
+            "index": 0,
+            "message": {"role": "assistant", "content": bytes(answered).decode("utf-8", "replace")},
+            "finish_reason": "length",
+            "logprobs": None,
+        }
+        if body.get("return_token_ids"):
+            choice["token_ids"] = answered
+        if body.get("logprobs"):
+            top = [{"token": "a", "logprob": -0.25}, {"token": "b", "logprob": -1.75}]
+            choice["logprobs"] = {"content": [{"token": "a", "logprob": -0.25, "top_logprobs": top} for _ in answered]}
+        answer = {
+            "id": f"chatcmpl-{headers.get('x-request-id', 'none')}",
+            "object": "chat.completion",
+            "model": body["model"],
+            "choices": [choice],
+            "usage": {
+                "prompt_tokens": len(ids),
+                "completion_tokens": len(answered),
+                "total_tokens": len(ids) + len(answered),
+                "prompt_tokens_details": {"cached_tokens": cached} if self.reports_cached else None,
+            },
+        }
+        return Reply(body=self.edit(answer, body), headers={"X-Request-Id": headers.get("x-request-id", "")})
+
+    def _look_up_and_store(self, ids: Sequence[int], space: tuple[str, str]) -> int:
+        """The hit length of a prompt, which is then in the cache. At least one token is always computed."""
+        hit, key, whole = 0, hash(space), True
+        for stop in range(BLOCK, len(ids) + 1, BLOCK):
+            key = hash((key, tuple(ids[stop - BLOCK : stop])))
+            whole = whole and (key,) in self._cache and stop < len(ids)
+            hit = stop if whole else hit
+            self._cache.add((key,))
+        hit = hit if self.prefix_caching else 0
+        self._queries += len(ids)
+        self._hits += hit + self.hits_skew
+        return hit
+
+
+def default_answer(ids: Sequence[int], salt: str, number: int) -> list[int]:
+    """Readable bytes that follow from the prompt alone: greedy decoding of a deterministic model."""
+    seed = sum(ids) % 251
+    return [97 + (seed * 7 + step * step * 3 + step) % 26 for step in range(64)]
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that gave up is part of the tests, not a traceback on the terminal."""
+
+
+def _handler(stub: StubServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self._answer({})
+
+        def do_POST(self) -> None:
+            self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+        def _answer(self, body: dict[str, Any]) -> None:
+            reply = stub.respond(self.path, body, {name.lower(): value for name, value in self.headers.items()})
+            if reply.delay_s:
+                time.sleep(reply.delay_s)
+            if reply.close:
+                self.close_connection = True
+                return
+            payload = reply.payload
+            self.send_response(reply.status)
+            named = {"Content-Type": "application/json", **reply.headers, "Content-Length": str(len(payload))}
+            for name, value in named.items():
+                self.send_header(name, value)
+            # One write for head and body: two would wait for each other's acknowledgement, 40 ms a request.
+            self._headers_buffer.append(b"\r\n")
+            self._headers_buffer.append(payload if reply.cut is None else payload[: reply.cut])
+            self.flush_headers()
+            self.close_connection = reply.cut is not None
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    return Handler
