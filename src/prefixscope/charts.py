@@ -212,11 +212,11 @@ def _ruler_panel(rows: list[dict[str, Any]], low: int, high: int, tokens: int, t
     base = alt.Chart(_inline(data)).encode(
         y=alt.Y("row:N", sort=names, title=None, axis=alt.Axis(labelExpr="split(datum.label, ' · ')", grid=False), scale=alt.Scale(domain=names)),
         x=alt.X("from:Q", scale=scale, title="position in the prompt, tokens" if axis_title else None, axis=_count_axis(7)),
-        x2="to:Q",
     )
-    stored = base.transform_filter("datum.state === 'stored'").mark_bar(height=14, color=SEND_COLOURS["send 2"], opacity=0.85)
-    missing = base.transform_filter("datum.state === 'missing'").mark_bar(height=14, color=VERMILION)
-    needed = base.transform_filter("datum.state === 'needed'").mark_bar(height=24, filled=False, strokeWidth=1.8, stroke=GREY)
+    spans = base.encode(x2="to:Q")
+    stored = spans.transform_filter("datum.state === 'stored'").mark_bar(height=14, color=SEND_COLOURS["send 2"], opacity=0.85)
+    missing = spans.transform_filter("datum.state === 'missing'").mark_bar(height=14, color=VERMILION)
+    needed = spans.transform_filter("datum.state === 'needed'").mark_bar(height=24, filled=False, strokeWidth=1.8, stroke=GREY)
     label = base.encode(text="label:N")
     above = label.transform_filter("datum.state === 'needed'").mark_text(dy=-20, align="left")
     below = label.transform_filter("datum.state === 'stored'").mark_text(dy=21, align="right").encode(x="to:Q")
@@ -345,9 +345,9 @@ def time_spent(frame: pd.DataFrame) -> Any:
     base = alt.Chart(_inline(data)).encode(
         y=alt.Y("lane:N", sort=lanes, title=None),
         x=alt.X("from:Q", title="minutes since the start", axis=_count_axis(), scale=alt.Scale(domain=[0, end * 1.02 or 1], nice=False)),
-        x2="to:Q",
     )
     bars = base.mark_bar(height={"band": 0.66}, cornerRadius=2).encode(
+        x2="to:Q",
         color=alt.Color("what:N", scale=alt.Scale(domain=list(colours), range=list(colours.values())), legend=alt.Legend(title=None))
     )
     labels = base.transform_filter("datum.what === 'stage'").mark_text(align="left", dx=5, color="#fff", fontWeight=600)

@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 import requests
 
-from prefixscope.errors import Rejected, TargetError, Unreachable, mask
+from prefixscope.errors import Rejected, TargetError, Unreachable, mask, remember_secret
 
 MAX_BODY_CHARS = 600
 RETRY_STATUS = frozenset({429, 503})
@@ -74,6 +75,7 @@ def read_key(key_env: str) -> str | None:
             f"the environment variable {key_env!r}, named as the place of the API key, is not set",
             remedy=f"export {key_env}=… and run again",
         )
+    remember_secret(value)
     return value
 
 
@@ -95,6 +97,11 @@ class Client:
         self.retry_budget_s = retry_budget_s
         self._session = requests.Session()
         self._session.verify = verify
+        if _is_local(self.url):
+            # A proxy named in the environment can't reach this machine's servers; a certificate named there still counts.
+            self._session.trust_env = False
+            bundle = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
+            self._session.verify = verify and (bundle or True)
         self._session.headers["User-Agent"] = "prefixscope"
         key = read_key(key_env)
         if key:
@@ -198,7 +205,9 @@ class Client:
             seconds = time.perf_counter() - start
             if response.status_code not in RETRY_STATUS:
                 break
-            wait = _retry_after(response, default=min(2.0**retries, 20.0))
+            # A server that says "at once" again and again is asked less and less often all the same.
+            pause = 2.0 ** min(retries, 4)
+            wait = max(_retry_after(response, default=pause), pause / 10)
             if spent + wait > self.retry_budget_s:
                 break
             time.sleep(wait)
@@ -233,7 +242,7 @@ class Client:
                 cause="the server is starting, overloaded or stuck",
                 remedy=f"curl -m 10 {self.url}/health, then run again with --resume",
             ) from error
-        except (requests.exceptions.InvalidURL, requests.exceptions.MissingSchema) as error:
+        except (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema) as error:
             raise Unreachable(f"{self.url!r} is not a URL", remedy="use the form http://host:8000") from error
         except requests.RequestException as error:
             raise Unreachable(
@@ -315,12 +324,11 @@ def _completion(
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         raise client._malformed(path, body, "no choices")
     choice: dict[str, Any] = choices[0]
-    message = choice.get("message") or {}
+    message, listed = _object(choice.get("message")), _object(choice.get("logprobs"))
     text = message.get("content") or message.get("reasoning_content") or message.get("reasoning") or ""
-    usage = body.get("usage") if isinstance(body.get("usage"), dict) else {}
-    assert isinstance(usage, dict)
+    usage = _object(body.get("usage"))
     details = usage.get("prompt_tokens_details")
-    logprobs = (choice.get("logprobs") or {}).get("content") or None
+    logprobs = listed.get("content") or None
     return Completion(
         request_id=request_id or str(body.get("id", "")),
         text=str(text),
@@ -341,7 +349,7 @@ def _completion(
 def _each(entries: Any, read: Callable[[dict[str, Any]], float]) -> tuple[float, ...] | None:
     try:
         return tuple(read(entry) for entry in entries) if entries else None
-    except (KeyError, TypeError, ValueError):
+    except (LookupError, TypeError, ValueError):
         return None
 
 
@@ -356,8 +364,20 @@ def _int(value: Any) -> int | None:
         return None
     try:
         return int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _is_local(url: str) -> bool:
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        return False  # no URL at all: the first request says so
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _ids(value: Any) -> tuple[int, ...] | None:

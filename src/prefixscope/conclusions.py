@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from prefixscope import frames, verdict
+from prefixscope import frames, lookups, verdict
 from prefixscope.diagnosis import explain
-from prefixscope.equality import wilson
-from prefixscope.trace import read_trace
+from prefixscope.verdict import wilson
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
@@ -36,7 +35,7 @@ def baseline(run: Path) -> Conclusion:
 
 def trace(run: Path) -> Conclusion:
     """Which group ended the hit, and what is missing?"""
-    known = read_trace(run / "trace")
+    known = lookups.trace(run)
     sends = frames.sends(run)
     repeats = sends[(sends["send"] == "repeat") & (sends["status"] == "ok") & (~sends["lora"].fillna(False))]
     # The notebook's question is about the miss; where nothing missed, the longest repeat tells why not.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +15,9 @@ from prefixscope.investigation import Investigation
 from prefixscope.measure import PREFILL_TOKENS_PER_S, START_S, Sender, new_salt
 from prefixscope.runs import Stage
 from prefixscope.setting import Setting, digest
+from prefixscope.verdict import wilson
+
+__all__ = ["compare", "difference", "run", "wilson"]
 
 ARMS = ("cold", "control", "warm", "follow_up")
 _MARKUP = re.compile(r"[*_`#>~\-]")
@@ -187,16 +189,6 @@ def difference(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
 
 def _plain(text: str) -> str:
     return "".join(_MARKUP.sub("", text).split())
-
-
-def wilson(successes: int, count: int, z: float = 1.96) -> tuple[float, float]:
-    """The 95 % score interval of a proportion: 19 of 20 is 0.76 to 0.99."""
-    if count == 0:
-        return 0.0, 1.0
-    share = successes / count
-    centre = (share + z * z / (2 * count)) / (1 + z * z / count)
-    half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def _rounded(values: Sequence[float] | None) -> list[float] | None:

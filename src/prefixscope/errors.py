@@ -24,7 +24,14 @@ import os
 import re
 
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
-_SECRET_TEXT = re.compile(r"(?i)(bearer\s+|--api-key[= ]\s*|api[-_]?key[\"']?\s*[:=]\s*[\"']?|hf_|sk-)[^\s\"',;]{6,}")
+_SECRET_TEXT = re.compile(r"(?i)(bearer\s+|--api-key[= ]\s*|api[-_]?key[\"']?\s*[:=]\s*[\"']?|\bhf_|\bsk-)[^\s\"',;]{6,}")
+_URL_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+(?=@)")
+_known: set[str] = set()
+
+
+def remember_secret(value: str) -> None:
+    """From now on :func:`mask` hides this value, whatever the variable that held it is called."""
+    _known.add(value)
 
 
 def mask(text: str) -> str:
@@ -32,7 +39,9 @@ def mask(text: str) -> str:
     for name, value in os.environ.items():
         if len(value) >= 8 and _SECRET_NAME.search(name):
             text = text.replace(value, "***")
-    return _SECRET_TEXT.sub(lambda match: match.group(1) + "***", text)
+    for value in _known:
+        text = text.replace(value, "***")
+    return _URL_PASSWORD.sub(r"\1***", _SECRET_TEXT.sub(r"\1***", text))
 
 
 class PrefixscopeError(Exception):

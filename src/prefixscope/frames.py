@@ -256,6 +256,69 @@ def blocks(lookups: Iterable[Any], *, labels: Mapping[str, str] | None = None) -
     return _frame(out, BLOCK_COLUMNS)
 
 
+def groups(headers: Iterable[Any]) -> pd.DataFrame:
+    """One row per kind of KV cache group × distinct engine geometry, from trace headers.
+
+    ``groups`` counts the identical ones; ``window_tokens`` is null for full attention, ``bytes_per_block`` where unknown.
+    """
+    out: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for header in headers:
+        for group in header.groups:
+            key = (header.version, group.kind, group.block_size, group.window, group.layers, group.drafter, header.scheduler_block)
+            row = out.setdefault(key, {"vllm": header.version, "kind": group.kind, "groups": 0, "layers_each": group.layers, "block_tokens": group.block_size, "window_tokens": group.window, "drafter": group.drafter, "bytes_per_block": group.bytes_per_block, "scheduler_block_tokens": header.scheduler_block, "seen": header})
+            row["groups"] += row["seen"] is header
+    columns = {"vllm": TEXT, "kind": TEXT, "groups": INT, "layers_each": INT, "block_tokens": INT, "window_tokens": INT, "drafter": BOOL, "bytes_per_block": INT, "scheduler_block_tokens": INT}
+    return _frame([{name: row[name] for name in columns} for row in out.values()], columns)
+
+
+def lookups(found: Iterable[tuple[str, Any, str]]) -> pd.DataFrame:
+    """One row per lookup × kind of group that was asked, from (label, lookup, cause); ranges as people read them."""
+    from prefixscope.trace import ranges_text
+
+    out: Rows = []
+    for label, lookup, cause in found:
+        seen = set()
+        for view in lookup.groups:
+            row = {
+                "send": label,
+                "hit_tokens": lookup.hit_tokens,
+                "cause": cause.replace("_", " "),
+                "group": group_label(view.group.kind, view.group.block_size, view.group.window, bool(view.group.drafter)),
+                "ends_the_hit": bool(view.limiting),
+                "stored_blocks": ranges_text(view.cached),
+                "needed_blocks": ranges_text([view.needed]) if view.needed else "not asked",
+                "missing_blocks": ranges_text(view.missing),
+            }
+            if tuple(row.items()) not in seen:
+                seen.add(tuple(row.items()))
+                out.append(row)
+    columns = {"send": TEXT, "hit_tokens": INT, "cause": TEXT, "group": TEXT, "ends_the_hit": BOOL, "stored_blocks": TEXT, "needed_blocks": TEXT, "missing_blocks": TEXT}
+    return _frame(out, columns)
+
+
+def agreement(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row per configuration: in how many sends ``/metrics`` counted the same hit as ``usage``."""
+    out: Rows = []
+    for config, part in frame[frame["status"] == "ok"].groupby("config", sort=False):
+        known = part["metrics_agree"].dropna()
+        out.append({"config": config, "sends": len(part), "compared": len(known), "agree": int(known.sum()), "disagree": int((~known).sum())})
+    return _frame(out, {"config": TEXT} | dict.fromkeys(("sends", "compared", "agree", "disagree"), INT))
+
+
+def equality(pairs: pd.DataFrame) -> pd.DataFrame:
+    """One row per served name × pair: how many answers are identical, with the 95 % interval of that share."""
+    from prefixscope.verdict import wilson
+
+    out: Rows = []
+    for (model, pair), part in pairs.groupby(["model", "pair"], sort=False):
+        judged = part[part["identical"].notna()]
+        same = int(judged["identical"].sum())
+        low, high = wilson(same, len(judged))
+        out.append({"model": model, "pair": str(pair).replace("-", " / "), "compared": len(judged), "identical": same, "void": len(part) - len(judged), "share_low": low if len(judged) else None, "share_high": high if len(judged) else None})
+    columns = {"model": TEXT, "pair": TEXT} | dict.fromkeys(("compared", "identical", "void"), INT) | dict.fromkeys(("share_low", "share_high"), FLOAT)
+    return _frame(out, columns)
+
+
 def servers(run: Mapping[str, Any]) -> pd.DataFrame:
     """One row per server that the run started: setting, command, times (null where it has not got there)."""
     return _frame([{**row, **_setting(row)} for row in _items(run, "servers")], SERVER_COLUMNS)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
+from prefixscope import frames
 from prefixscope.baseline import settings
-from prefixscope.diagnosis import Diagnosis, explain
+from prefixscope.diagnosis import explain
+from prefixscope.errors import TraceError
 from prefixscope.investigation import Investigation
-from prefixscope.measure import ALL_SENDS, REPEATS, Series, measure
+from prefixscope.measure import ALL_SENDS, REPEATS, Series, finished, measure
 from prefixscope.setting import Setting
-from prefixscope.trace import Lookup, Trace, read_trace
+from prefixscope.trace import Trace, read_trace
 
 TOKENS = 6_446
+Rows = list[dict[str, Any]]
 
 
-def run(investigation: Investigation, *, tokens: int = TOKENS, seed: int = 1) -> list[dict[str, Any]]:
+def run(investigation: Investigation, *, tokens: int = TOKENS, seed: int = 1) -> Rows:
     """Make sure that the prompt was sent three times under each setting, and return the rows of those sends.
 
     Rows that the baseline made are used as they are: its servers were traced too.
@@ -38,26 +44,42 @@ def run(investigation: Investigation, *, tokens: int = TOKENS, seed: int = 1) ->
 
 def sends(investigation: Investigation, setting: Setting, tokens: int, seed: int) -> tuple[str, ...]:
     """All sends where the baseline has them, else only the repeats."""
-    from prefixscope.measure import finished
-
     whole = Series(setting=setting, tokens=tokens, seed=seed, sends=ALL_SENDS)
     return ALL_SENDS if finished(investigation, whole) else REPEATS
 
 
-def trace(investigation: Investigation) -> Trace:
-    """The trace of all servers of this run."""
-    return read_trace(investigation.path / "trace")
+def trace(run_dir: Path) -> Trace:
+    """The trace of all servers of a run; an empty one where none was traced."""
+    try:
+        return read_trace(run_dir / "trace")
+    except TraceError:
+        return Trace()
 
 
-def lookup_of(trace: Trace, rows: list[dict[str, Any]], *, setting: str, send: str, index: int) -> Lookup | None:
-    """The lookup behind one row."""
+def groups(investigation: Investigation) -> pd.DataFrame:
+    """One row per KV cache group of each kind of engine that was traced (``frames.groups``)."""
+    return frames.groups(trace(investigation.path).headers)
+
+
+def blocks(investigation: Investigation, rows: Rows, *, drafter: bool) -> pd.DataFrame:
+    """``frames.blocks`` of the cold send and the repeats, with or without a drafter."""
+    known = trace(investigation.path)
+    labels = {
+        row["request_id"]: f"{row['setting']['label']}, {frames.send_label(row['send'], row['index'])}"
+        for row in rows
+        if row["send"] in REPEATS and row["setting"]["drafter"] == drafter
+    }
+    found = [known.lookup(request_id) for request_id in labels]
+    return frames.blocks([lookup for lookup in found if lookup is not None], labels=labels)
+
+
+def summary(investigation: Investigation, rows: Rows) -> pd.DataFrame:
+    """One row per send and group that was asked: needed, stored and missing blocks, and the cause (``frames.lookups``)."""
+    known = trace(investigation.path)
+    found = []
     for row in rows:
-        if row["setting"]["label"] == setting and (row["send"], row["index"]) == (send, index):
-            return trace.lookup(row["request_id"])
-    return None
-
-
-def diagnose(investigation: Investigation, rows: list[dict[str, Any]]) -> list[tuple[dict[str, Any], Diagnosis]]:
-    """The cause of each warm send, in words."""
-    known = trace(investigation)
-    return [(row, explain(known, row["request_id"])) for row in rows if row["send"] == "repeat"]
+        lookup = known.lookup(row["request_id"]) if row["send"] == "repeat" else None
+        if lookup is not None:
+            label = f"{row['setting']['label']}, {frames.send_label(row['send'], row['index'])}"
+            found.append((label, lookup, explain(known, row["request_id"]).cause))
+    return frames.lookups(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -53,7 +54,8 @@ def counters(text: str | None) -> Counters:
     values: dict[str, int | None] = {}
     for key, names in NAMES.items():
         found = next((s for s in (samples(text or "", name) for name in names) if s), None)
-        values[key] = round(sum(value for _, value in found)) if found else None
+        total = sum(value for _, value in found or ())
+        values[key] = round(total) if found and math.isfinite(total) else None
     return Counters(**values)
 
 

@@ -80,7 +80,7 @@ def text(seed: int, chars: int) -> str:
         size += len(sentence)
         if size >= chars:
             break
-    return "".join(parts)[:chars]
+    return "".join(parts)[: max(0, chars)]
 
 
 def build(count: Count, tokens: int, seed: int, *, head: str = "", name: str = "") -> Prompt:
@@ -100,8 +100,10 @@ def build(count: Count, tokens: int, seed: int, *, head: str = "", name: str = "
         return Prompt(name, tokens, seed, messages(chars))
     if len(low) >= tokens:
         return Prompt(name, tokens, seed, messages(0), low)
-    # The count grows with the text but may skip values; a secant walk lands within a token or two, single steps finish.
+    # A secant walk lands within a token or two. The count may stall, jump or fall back by one as the text grows, so
+    # a guess outside the known bounds halves them instead, and once they meet, cuts on either side are tried.
     chars, best_chars, best = max(1, tokens - len(low)), 0, low
+    under, over, beside = 0, 0, 0
     for _ in range(MAX_COUNTS):
         ids = count(messages(chars))
         if ids is None:
@@ -110,9 +112,17 @@ def build(count: Count, tokens: int, seed: int, *, head: str = "", name: str = "
             best_chars, best = chars, ids
         if len(ids) == tokens:
             break
+        if len(ids) < tokens:
+            under = max(under, chars)
+        else:
+            over = min(over or chars, chars)
         per_token = chars / max(1, len(ids) - len(low))
-        step = round((tokens - len(ids)) * per_token)
-        chars = max(1, chars + (step or (1 if len(ids) < tokens else -1)))
+        chars = max(1, chars + (round((tokens - len(ids)) * per_token) or (1 if len(ids) < tokens else -1)))
+        if over and over - under <= 1:
+            beside = -beside if beside > 0 else 1 - beside
+            chars = max(1, under + beside if beside < 0 else over + beside)
+        elif over and not under < chars < over:
+            chars = (under + over) // 2
     return Prompt(name, tokens, seed, messages(best_chars), best)
 
 

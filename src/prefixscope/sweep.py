@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from prefixscope import frames
+from prefixscope import frames, lookups
 from prefixscope.errors import RunError
 from prefixscope.investigation import Investigation
 from prefixscope.measure import REPEATS, Series, finished, lengths_or_error, measure
 from prefixscope.runs import Stage
 from prefixscope.setting import Interval, Setting, interval_label, parse_interval
-from prefixscope.trace import Header, read_trace
+from prefixscope.trace import Header
 
 INTERVALS: tuple[str | int, ...] = (0, 64, 512, 1024, 2048, 4096, "dense")
 LENGTHS = (1_600, 6_446)
@@ -71,7 +71,7 @@ def _plan(setting: Setting, tokens: Sequence[int], seed: int) -> list[Series]:
 def default_header(investigation: Investigation) -> Header | None:
     """The trace header of a server that was started without the flag: it says the release's own default, and the block."""
     rows = [r for r in investigation.run.rows() if r.get("kind") == "send" and r.get("status") == "ok"]
-    trace = read_trace(investigation.path / "trace")
+    trace = lookups.trace(investigation.path)
     for row in rows:
         setting = Setting.from_json(row["setting"])
         if setting.interval is None and setting.drafter:
@@ -103,7 +103,7 @@ def record_kept(
     investigation: Investigation, stage: Stage, settings: Sequence[Setting], tokens: Sequence[int], seed: int
 ) -> None:
     """Blocks and bytes that the first send of each prompt left in the cache, per group, from the trace."""
-    trace = read_trace(investigation.path / "trace")
+    trace = lookups.trace(investigation.path)
     known = {(row["series"], row["gid"]) for row in investigation.run.rows("sweep") if row.get("kind") == "kept"}
     for setting in dict.fromkeys(settings):
         for series in _plan(setting, tokens, seed):

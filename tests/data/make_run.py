@@ -14,12 +14,15 @@ from prefixscope.setting import Interval, Setting, digest
 
 BLOCK = 64
 LENGTHS = (150, 704, 1089, 3008, 6446)
-INTERVALS: tuple[Interval, ...] = (0, 64, 512, 1024, 2048, 4096, "dense")
+INTERVALS: tuple[Interval, ...] = (None, 64, 512, 1024, 2048, 4096, "dense")
+"""None is measured without the flag: the release's default, 0 on vLLM 0.29.0."""
 CONFIGURATIONS = (
     (Setting(drafter=False), ("gemma4-tiny",)),
     (Setting(), ("gemma4-tiny",)),
     (Setting(lora=True), ("gemma4-tiny", "gemma4-tiny-lora")),
+    (Setting(lora=True, interval=1024), ("gemma4-tiny", "gemma4-tiny-lora")),
 )
+FAMILY = "gemma4-tiny"
 
 
 def hit(setting: Setting, tokens: int, index: int) -> int:
@@ -74,6 +77,8 @@ def _send(
         "kind": "send",
         "cell": identity,
         "series": digest([setting.id, model, tokens]),
+        "attempt": "a1b2c3d4",
+        "role": "lora" if model.endswith("lora") else "base",
         "stage": stage,
         "at": clock.tick(seconds / 1000),
         "setting": setting.to_json(),
@@ -114,18 +119,19 @@ def sweep_rows(clock: _Clock) -> Iterator[dict[str, Any]]:
     for number, interval in enumerate(INTERVALS):
         setting = Setting(interval=interval)
         for tokens in LENGTHS[1:]:
-            for index in (1, 2, 3):
+            for index in (1, 2, 3) if interval is not None else ():
                 send = "cold" if index == 1 else "repeat"
                 hits = hit(setting, tokens, index)
-                yield _send(clock, "sweep", setting, f"s{number + 3:02d}", "gemma4-tiny", tokens, send, index, hits)
+                yield _send(clock, "sweep", setting, f"s{number + 3:02d}", FAMILY, tokens, send, index, hits)
             for gid in range(6):
                 blocks = tokens // BLOCK if gid == 5 else sliding_blocks(setting, tokens)
                 yield {
                     "schema": 1,
                     "kind": "kept",
                     "stage": "sweep",
-                    "series": digest([setting.id, "gemma4-tiny", tokens]),
+                    "series": digest([setting.id, FAMILY, tokens]),
                     "setting": setting.to_json(),
+                    "interval": 0 if interval is None else interval,
                     "prompt": _prompt(tokens),
                     "gid": gid,
                     "group_kind": "full" if gid == 5 else "sliding",
@@ -133,6 +139,46 @@ def sweep_rows(clock: _Clock) -> Iterator[dict[str, Any]]:
                     "blocks": blocks,
                     "bytes": blocks * 32768,
                 }
+
+
+def trace_events(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The tracer's events for the repeats of the longest prompt with MTP, without and with interval 1,024."""
+    groups = [
+        {
+            "gid": gid,
+            "kind": "full" if gid == 5 else "sliding",
+            "spec": "FullAttentionSpec" if gid == 5 else "SlidingWindowSpec",
+            "block_size": 64 if gid == 5 else 32,
+            "window": None if gid == 5 else 1024,
+            "layers": 2,
+            "layer_names": [f"layers.{gid}"],
+            "drafter": False,
+            "bytes_per_block": 32768,
+        }
+        for gid in range(6)
+    ]
+    common = {"schema": 1, "t": 1795987870.9, "pid": 9293, "engine": "14102055"}
+    yield {
+        **common, "event": "header", "version": "0.29.0", "caching": True, "groups": groups, "scheduler_block": BLOCK,
+        "hash_block": 32, "alignment": BLOCK, "pool_blocks": 20000, "interval": 0, "drop_groups": [0, 1, 2, 3, 4, 5],
+        "min_prompt_tokens": 193, "spec_method": "mtp", "spec_tokens": 3, "dp_rank": 0,
+    }  # fmt: skip
+    for row in rows:
+        label = row["setting"]["label"]
+        if row["kind"] != "send" or row["prompt"]["tokens"] != 6446 or row["send"] not in ("cold", "repeat") or label not in ("MTP", "MTP, interval 1,024"):
+            continue
+        stored = [] if row["send"] == "cold" else [[0, 201]] if label != "MTP" else [[168, 201]] if row["index"] == 2 else [[166, 201]]
+        missed = row["send"] == "repeat" and not row["cached_tokens"]
+        yield {
+            **common, "event": "lookup", "request": f"chatcmpl-{row['request_id']}-abcdef01", "n": 1, "prompt_tokens": 6446,
+            "tokens": 6446, "max_hit_tokens": 6445, "hit_tokens": row["cached_tokens"], "reachable_tokens": 6336,
+            "candidate_tokens": 6336, "junction_tokens": 6336 if missed else None, "skipped": False, "steps": [],
+            "limiting": [0, 1, 2, 3, 4] if missed else [], "scan": "full", "free_blocks": 19999, "hook_us": 300, "hook_total_us": 900,
+            "groups": [
+                {"gids": [0, 1, 2, 3, 4], "cached": stored, "needed": [166, 199], "backs": row["cached_tokens"]},
+                {"gids": [5], "cached": [] if row["send"] == "cold" else [[0, 100]], "needed": [0, 100], "backs": 6336},
+            ],
+        }  # fmt: skip
 
 
 def equality_rows(documents: int = 10, text: str = "The harbour lights were counted twice.") -> Iterator[dict[str, Any]]:
@@ -192,8 +238,7 @@ def manifest(seconds: float = 470.0) -> dict[str, Any]:
         time += [{"stage": stage, "what": "measuring", "seconds": took * 0.6, "at": _at(start)}]
         time += [{"stage": stage, "what": "server start", "seconds": took * 0.35, "at": _at(start)}]
         start += took
-    settings = [setting for setting, _ in CONFIGURATIONS] + [Setting(interval=interval) for interval in INTERVALS]
-    settings.append(Setting(lora=True, interval=1024))
+    settings = [setting for setting, _ in CONFIGURATIONS] + [Setting(interval=interval) for interval in INTERVALS[1:]]
     for number, setting in enumerate(settings):
         begin = number * 41.0
         flag = f" --prefix-cache-retention-interval {setting.interval}" if setting.interval is not None else ""
@@ -229,7 +274,6 @@ def manifest(seconds: float = 470.0) -> dict[str, Any]:
         "stages": stages,
         "facts": [
             {"name": "vLLM version", "value": "0.29.0", "source": "/version"},
-            {"name": "scheduler block", "value": BLOCK, "source": "trace header"},
             {"name": "served models", "value": ["gemma4-tiny", "gemma4-tiny-lora"], "source": "/v1/models"},
         ],
         "warnings": [
@@ -249,7 +293,7 @@ def _at(seconds: float) -> str:
     return _Clock().tick(seconds)
 
 
-def make_run(directory: Path, *, stages: tuple[str, ...] = ("baseline", "sweep", "equality"), text: str = "") -> Path:
+def make_run(directory: Path, *, stages: tuple[str, ...] = ("baseline", "trace", "sweep", "equality"), text: str = "") -> Path:
     """A whole synthetic run directory; ``stages`` limits what has rows, ``text`` replaces the answers' text."""
     (directory / "raw").mkdir(parents=True, exist_ok=True)
     clock, value = _Clock(), manifest()
@@ -258,6 +302,10 @@ def make_run(directory: Path, *, stages: tuple[str, ...] = ("baseline", "sweep",
         "sweep": list(sweep_rows(clock)),
         "equality": list(equality_rows(text=text) if text else equality_rows()),
     }
+    if "trace" in stages:
+        (directory / "trace").mkdir(exist_ok=True)
+        events = trace_events([row for found in rows.values() for row in found])
+        (directory / "trace" / "trace-9293.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
     for stage, found in rows.items():
         if stage in stages:
             lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found)

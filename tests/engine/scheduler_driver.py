@@ -94,6 +94,9 @@ def scheduler(scenario: dict[str, Any], model_dir: Path) -> Any:
         )
     cache = CacheConfig(block_size=hash_block, enable_prefix_caching=scenario.get("caching", True), **retention)
     cache.num_gpu_blocks = pool
+    if scenario["geometry"].startswith("hybrid"):
+        # What vLLM resolves for such a model: prefill then stops at block ends, where a state can be kept.
+        cache.mamba_cache_mode = "align"
     config = VllmConfig(
         scheduler_config=SchedulerConfig(
             max_num_seqs=16,
