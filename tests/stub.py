@@ -64,7 +64,7 @@ class StubServer:
     hits_skew : added to the hits that ``/metrics`` counts for each request.
     max_model_len : longer prompts are a 400.
     answer : prompt token ids, salt and number of the request → the answer's token ids (bytes).
-    edit : changes a chat answer before it is sent; gets the answer and the request's body.
+    edit : changes a chat answer before it is sent; gets the answer and the request's body. It may give a Reply.
     requests : (path, body, headers) of everything that came in.
     """
 
@@ -204,7 +204,8 @@ class StubServer:
                 "prompt_tokens_details": {"cached_tokens": cached} if self.reports_cached else None,
             },
         }
-        return Reply(body=self.edit(answer, body), headers={"X-Request-Id": headers.get("x-request-id", "")})
+        edited = self.edit(answer, body)
+        return edited if isinstance(edited, Reply) else Reply(body=edited, headers={"X-Request-Id": headers.get("x-request-id", "")})
 
     def _look_up_and_store(self, ids: Sequence[int], space: tuple[str, str]) -> int:
         """The hit length of a prompt, which is then in the cache. At least one token is always computed."""

@@ -193,7 +193,7 @@ def block_ruler(frame: pd.DataFrame) -> Any:
     if findings:
         send, blame = findings[0]
         who = blame["row"].split(" · ")[0]
-        title = f"At {send} the lookup needs blocks {blame['wanted']} of {who}; {blame['range']} are missing"
+        title = f"{send}: blocks {blame['range']} of {who} are needed and not stored"
     else:
         title = "Every needed block is stored"
     chart = alt.vconcat(*panels, spacing=26)

@@ -112,7 +112,10 @@ def _duration(seconds: float | None) -> str:
 def _report(options: argparse.Namespace) -> int:
     from prefixscope.report import render_report
 
-    out = render_report(Path(options.run), out=Path(options.out) if options.out else None, include_text=options.include_text)
+    folder = Path(options.run)
+    if not (folder / "run.json").exists() and not (folder / "raw").is_dir():
+        raise RunError(f"{folder} is not a run directory: it has neither run.json nor raw/", remedy="prefixscope report RUN")
+    out = render_report(folder, out=Path(options.out) if options.out else None, include_text=options.include_text)
     print(out)
     return DONE
 

@@ -19,7 +19,8 @@ class Conclusion:
     next: str = ""
 
     def _repr_markdown_(self) -> str:
-        return f"**{self.text}**" + (f"\n\nNext: {self.next}" if self.next else "")
+        first, stop, rest = self.text.partition(". ")
+        return f"**{first}{stop.strip()}** {rest}" + (f"\n\nNext: {self.next}" if self.next else "")
 
     def __repr__(self) -> str:
         return self.text

@@ -6,6 +6,7 @@ shows in every case.
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Any
 
@@ -16,11 +17,22 @@ from prefixscope.theme import vega_config
 
 Bundle = dict[str, Any]
 
+_NOT_XML = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
+
 
 def themed(chart: Any, scheme: str = "light") -> dict[str, Any]:
     """A chart's Vega-Lite specification with our look and no other."""
-    spec: dict[str, Any] = chart.to_dict(validate=True)
+    spec: dict[str, Any] = _drawable(chart.to_dict(validate=False))
     return {**spec, "config": vega_config(scheme)}
+
+
+def _drawable(value: Any) -> Any:
+    """The specification without characters that no SVG may hold: vl-convert ends the process on one."""
+    if isinstance(value, str):
+        return _NOT_XML.sub("", value)
+    if isinstance(value, dict):
+        return {_drawable(key): _drawable(item) for key, item in value.items()}
+    return [_drawable(item) for item in value] if isinstance(value, list) else value
 
 
 def to_svg(chart: Any) -> str:

@@ -76,7 +76,7 @@ class Installer:
 
     def run(self, bases: Sequence[tuple[Path, dict[str, Any]]], finish: Callable[[Path, dict[str, Any]], None]) -> None:
         """Installs, using one of the finished base environments (with their facts) where PyTorch's version fits."""
-        self.steps = 4 if bases else 6
+        self.steps = 3 if bases else 6
         self._check_space(VERSION_BYTES if bases else BASE_BYTES + VERSION_BYTES)
         base, folder, unfinished = self._new("base"), self._new("vllm"), True
         self.scratch.mkdir(parents=True)

@@ -62,12 +62,12 @@ def groups(investigation: Investigation) -> pd.DataFrame:
 
 
 def blocks(investigation: Investigation, rows: Rows, *, drafter: bool) -> pd.DataFrame:
-    """``frames.blocks`` of the cold send and the repeats, with or without a drafter."""
+    """``frames.blocks`` of the repeats, with or without a drafter; on the cold send nothing can be there."""
     known = trace(investigation.path)
     labels = {
         row["request_id"]: f"{row['setting']['label']}, {frames.send_label(row['send'], row['index'])}"
         for row in rows
-        if row["send"] in REPEATS and row["setting"]["drafter"] == drafter
+        if row["send"] == "repeat" and row["setting"]["drafter"] == drafter
     }
     found = [known.lookup(request_id) for request_id in labels]
     return frames.blocks([lookup for lookup in found if lookup is not None], labels=labels)

@@ -92,7 +92,7 @@ def measure(
     left = [setting for setting in settings if todo[setting]]
     stage.progress.plan(
         sum(START_S + sum(series.expected_s() for series in todo[setting]) for setting in left),
-        sum(len(todo[setting]) for setting in left),
+        sum(len(todo[setting]) + 1 for setting in left),
     )
     for position, setting in enumerate(left):
         after = left[position + 1] if position + 1 < len(left) else then
@@ -119,6 +119,7 @@ def _measure_setting(
             open_series = []
             for series in todo:
                 if series.role == "lora" and not sender.lora:
+                    stage.progress.advance(series.expected_s())
                     if setting.as_served:
                         continue  # an attached server without adapters lacks nothing
                     _fail(investigation, stage, series, server_id, "no LoRA adapter is served under this setting")
@@ -267,6 +268,8 @@ class SeriesRun:
         row = {
             **self._identity(send, index),
             **fields,
+            # A follow-up is longer than its series; its length is in prompt_tokens.
+            "prompt": {**prompt.to_json(), "tokens": self.series.tokens},
             "shared_tokens": shared,
             "first_token_ms": round(completion.seconds * 1000, 1),
             "overlapped": sender.overlapped,
@@ -315,7 +318,7 @@ def doubt(stage: Stage, row: Mapping[str, Any], prompt: Prompt) -> None:
             "lengths are exact where the server offers /tokenize",
         )
     if counted is not None and cached is not None and counted["hits"] != cached:
-        busy = counted["queries"] != row["prompt_tokens"]
+        busy = row["prompt_tokens"] is not None and counted["queries"] > row["prompt_tokens"]
         stage.warn(
             "metrics-disagree",
             f"{where}, {row['send']} {row['index']}: usage says {cached:,} cached tokens, /metrics {counted['hits']:,}"
@@ -369,9 +372,11 @@ def lengths_or_error(lengths: Iterable[int], limit: int | None) -> tuple[int, ..
     TargetError
         for a length that is no positive number, or none at all.
     """
-    values = sorted({int(n) for n in lengths})
+    values = sorted(set(lengths)) if all(isinstance(n, int) for n in lengths) else []
     if not values or values[0] < 1:
-        raise TargetError(f"prompt lengths {list(lengths)!r}: give one or more positive numbers of tokens")
+        raise TargetError(
+            f"prompt lengths {list(lengths)!r}: give one or more positive numbers of tokens", remedy="for example [1600, 6446]"
+        )
     if limit is not None and values[-1] >= limit:
         raise TargetError(
             f"a prompt of {values[-1]:,} tokens does not fit the served context of {limit:,} tokens",

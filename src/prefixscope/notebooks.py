@@ -160,6 +160,8 @@ def execute(run: Run, stage: str, values: Mapping[str, Any], *, watch: Callable[
                 progress_bar=False,
                 log_output=False,
                 request_save_on_cell_execute=True,
+                # ipykernel warns that loopback TCP is not encrypted; it never leaves this machine.
+                extra_arguments=["--IPKernelApp.log_level=40"],
             )
         except PapermillExecutionError as error:
             raise NotebookError(

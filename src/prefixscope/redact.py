@@ -35,7 +35,7 @@ _SERVER = {"id", "command", "start_s", "started_at", "ready_at", "stopped_at"}
 _PATH = re.compile(r"(?<![\w.:/…])(?:~|\.{1,2})?/(?:[^\s'\",;:=()<>/]+/)*[^\s'\",;:=()<>/]+/?")
 _URL = re.compile(r"(https?://)(?:[^/\s@'\"]*@)?([^/\s:'\"]+)")
 _ENDPOINT = re.compile(r"/(v1(/[a-z_/]+)?|metrics|health|version|tokenize|detokenize|ping|load)/?$")
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 
 def clean(text: object, *, limit: int = 2000) -> str:

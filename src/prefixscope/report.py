@@ -10,6 +10,7 @@ import base64
 import gzip
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -18,7 +19,7 @@ from typing import Any
 
 import jinja2
 import vl_convert
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from prefixscope import frames, redact
 from prefixscope.display import themed
@@ -27,8 +28,15 @@ from prefixscope.sections import Figure, Material, Section, command, gather, hea
 from prefixscope.theme import vega_config
 from prefixscope.verdict import count, number
 
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+(?: (?:[\d,]+|None)(?![\w,]))?")
+
 PLAIN_BYTES, MOST_BYTES = 250_000, 600_000
 """A download up to the first is embedded as it is, up to the second compressed, above it only named."""
+
+_NAMES = {
+    "cpus": "CPUs", "cpu": "CPU", "gpu": "GPU", "gpus": "GPUs", "memory_gib": "memory, GiB", "memory_gb": "memory, GB",
+    "os": "operating system", "cuda": "CUDA", "vllm": "vLLM", "python": "Python", "torch": "PyTorch", "libc": "C library",
+}  # fmt: skip
 
 MOST_ROWS = 400
 """Rows of one table; the data to download holds the others."""
@@ -82,6 +90,7 @@ def render_html(run_dir: Path, *, include_text: bool = False) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["flags"] = _flags
     return environment.get_template("report.html.j2").render(
         policy=_policy([library, script]),
         style=Markup(_resource("report.css")),
@@ -158,12 +167,19 @@ class _Drawn:
         self.title = _joined(title.get("text"))
         self.subtitle = _joined(title.get("subtitle"))
         svg = str(vl_convert.vegalite_to_svg(spec))
-        self.svg = Markup(svg)
+        self.svg = Markup(_own_ids(svg, figure.id))
         spec.pop("config")
         width = float(svg.split('width="', 1)[1].split('"', 1)[0])
         plot, columns = _plot_width(spec)
         # What the drawing takes beside its plots is known here; the page gives the plots whatever room is left.
         self.embedded = {"spec": spec, "plot": plot, "columns": columns, "beside": round(width - plot * columns, 1)}
+
+
+def _own_ids(svg: str, prefix: str) -> str:
+    """The SVG with ids that count from this figure on: Vega counts over a whole process, and a page needs unique ones."""
+    found = dict.fromkeys(re.findall(r'\bid="([a-z]+\d+)"', svg))
+    names = {old: f"{prefix}-{place}" for place, old in enumerate(found)}
+    return re.sub(r'(?<=id=")[a-z]+\d+(?=")|(?<=url\(#)[a-z]+\d+(?=\))', lambda match: names.get(match.group(0), match.group(0)), svg)
 
 
 def _plot_width(spec: dict[str, Any]) -> tuple[float, int]:
@@ -191,7 +207,7 @@ def _facts(material: Material) -> list[tuple[str, str, str]]:
     rows += [(item["name"] or "", _plain(item["value"]), item["source"] or "") for item in run["facts"]]
     for header in material.headers[:1]:
         rows += [(name, value, "trace header") for name, value in _geometry(header)]
-    rows += [(name.replace("_", " "), value, "this machine") for name, value in run["environment"].items()]
+    rows += [(_NAMES.get(name, name.replace("_", " ")), value, "this machine") for name, value in run["environment"].items()]
     return [row for row in dict.fromkeys(rows) if row[1]]
 
 
@@ -215,6 +231,11 @@ def _servers(material: Material) -> list[dict[str, str]]:
         }
         for row in frames.servers(material.run).itertuples()
     ]
+
+
+def _flags(text: str) -> Markup:
+    """Escaped text in which command-line flags are set as code."""
+    return Markup(_FLAG.sub(r"<code>\g<0></code>", str(escape(text))))
 
 
 def _plain(value: Any) -> str:

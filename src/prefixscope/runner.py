@@ -110,6 +110,8 @@ def target_of(options: argparse.Namespace) -> Target:
         raise RunError("--stop-cmd goes with --serve-cmd")
     if options.engine and (options.url or options.serve_cmd):
         raise RunError("--engine names the embedded engine; it does not go with --url or --serve-cmd")
+    if options.resume and options.out and options.url is None and options.serve_cmd is None:
+        return Target.from_json(Run(options.out).manifest["target"])
     if options.url is not None:
         return Target(kind="attached", url=options.url, **common)
     if options.serve_cmd is not None:
@@ -161,6 +163,7 @@ def run(target: Target, plan: Plan, *, out: str | None, resume: bool, screen: Sc
         for stage, why in plan.left_out.items():
             directory.update(lambda m, s=stage, w=why: m["stages"].setdefault(s, {}).update({"status": "left out", "note": w}))  # type: ignore[misc]
             screen.line(f"  {stage:9} left out: {why}")
+        directory.update(lambda m: m.update({"plan": list(plan.stages)}))
         failed = []
         try:
             for stage in plan.stages:
@@ -183,7 +186,8 @@ def open_directory(target: Target, plan: Plan, *, out: str | None, resume: bool)
         if not out:
             raise RunError("--resume needs the run directory", remedy="prefixscope run -o RUN --resume")
         run = Run(out)
-        run.update(lambda m: m["parameters"].update({k: {**m["parameters"].get(k, {}), **v} for k, v in plan.parameters.items()}))
+        with run.locked():  # a run in use keeps its own parameters
+            run.update(lambda m: m["parameters"].update({k: {**m["parameters"].get(k, {}), **v} for k, v in plan.parameters.items()}))
         plan.parameters.update({stage: dict(v) for stage, v in run.manifest["parameters"].items()})
         return run
     if target.kind == "attached":
@@ -226,7 +230,9 @@ def run_stage(run: Run, stage: str, parameters: Mapping[str, Any], *, resume: bo
     except PrefixscopeError as error:
         screen.line(f"  {stage:9} FAILED: {error}")
         return False
-    run.update(lambda m: m["stages"].setdefault(stage, {}).update({"given": dict(parameters)}))
+    # The report's notebook writes no rows, so it opens no stage that would keep its status.
+    own = {"status": "done", "error": None} if stage == "report" else {}
+    run.update(lambda m: m["stages"].setdefault(stage, {}).update({"given": dict(parameters), **own}))
     state = run.manifest["stages"].get(stage, {})
     note = f" ({state['note']})" if state.get("note") else ""
     screen.line(f"  {stage:9} {state.get('status', 'done')} in {time.monotonic() - started:.0f} s{note}")

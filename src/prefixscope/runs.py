@@ -29,7 +29,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from prefixscope.errors import RunError, mask
 from prefixscope.progress import Progress
@@ -142,7 +142,7 @@ class Run:
 
     def update(self, change: Callable[[dict[str, Any]], None]) -> None:
         """Change the manifest under a lock; readers see the old or the new one, never half of it."""
-        with (self.path / ".manifest.lock").open("a") as lock:
+        with _open_lock(self.path / ".manifest.lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             manifest = self.manifest
             change(manifest)
@@ -220,7 +220,7 @@ class Run:
         if inherited and _read_json(file).get("token") == inherited:
             yield inherited
             return
-        with file.open("a+") as lock:
+        with _open_lock(file) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -233,9 +233,13 @@ class Run:
                     remedy="wait for it, end it, or use another directory: -o DIR",
                 ) from None
             token = secrets.token_hex(8)
-            lock.truncate(0)
-            lock.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now(), "token": token}))
-            lock.flush()
+            holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": now(), "token": token}
+            try:
+                lock.truncate(0)
+                lock.write(json.dumps(holder))
+                lock.flush()
+            except OSError as error:
+                raise RunError(f"{file} could not be written: {error.strerror}", remedy="make room, then run again with --resume") from error
             try:
                 yield token
             finally:
@@ -317,6 +321,13 @@ def copy_run(source: Path, to: Path) -> Run:
     for name in ("raw", "trace", "logs", "notebooks"):
         (to / name).mkdir(exist_ok=True)
     return Run(to)
+
+
+def _open_lock(file: Path) -> TextIO:
+    try:
+        return file.open("a+")
+    except OSError as error:
+        raise RunError(f"the lock {file} can't be opened: {error.strerror}", remedy="make the run directory writable") from error
 
 
 def _check_owner() -> None:

@@ -36,12 +36,13 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """One question of the report. ``missing`` says what would fill it where there is nothing to show."""
+    """One question of the report. ``findings`` are (about what, what was found); ``missing`` says what would fill it where there is nothing to show."""
 
     id: str
     title: str
     before: tuple[str, ...] = ()
     figures: tuple[Figure, ...] = ()
+    findings: tuple[tuple[str, str], ...] = ()
     after: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
     missing: str = ""
@@ -71,7 +72,7 @@ class Material:
 
 def gather(run_dir: Path) -> Material:
     """Read a run directory into frames."""
-    run, sent, stored = frames.load_run(run_dir), frames.sends(run_dir), frames.kept(run_dir)
+    run, sent, stored = frames.load_run(run_dir), shareable(frames.sends(run_dir)), shareable(frames.kept(run_dir))
     verdict = judge(sent, stored, run)
     drawn, causes, trouble = _trace(run_dir, sent, verdict)
     headers = frames.trace_headers(run_dir)
@@ -82,16 +83,27 @@ def gather(run_dir: Path) -> Material:
         latency=frames.latency(sent),
         kept=stored,
         sweep=frames.sweep(sent, stored),
-        answers=frames.answers(run_dir),
-        comparisons=frames.comparisons(run_dir),
+        answers=shareable(frames.answers(run_dir)),
+        comparisons=shareable(frames.comparisons(run_dir)),
         blocks=drawn,
-        timeline=frames.timeline(run),
+        timeline=shareable(frames.timeline(run)),
         headers=headers,
         problems=frames.read_rows(run_dir)[1] + trouble,
         causes=causes,
         verdict=verdict,
         traced=bool(headers),
     )
+
+
+def shareable(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with every name in it fit to leave the run directory; request ids stay, they join rows to traces."""
+    out = frame.copy()
+    for column in out.columns[out.dtypes == frames.TEXT]:
+        if column not in ("request_id", "cell", "series", "text"):
+            limit = 2000 if column == "error" else 120
+            names = {name: redact.clean(name, limit=limit) for name in out[column].dropna().unique()}
+            out[column] = out[column].map(names).astype(frames.TEXT)
+    return out
 
 
 def sections(material: Material, *, include_text: bool = False) -> list[Section]:
@@ -222,8 +234,7 @@ def block_trace(material: Material) -> Section:
     )
     columns = ("lookup", "group", "kind", "state", "blocks", "from token", "to token")
     causes = tuple(
-        " ".join(filter(None, (f"{label}: {_sentence(getattr(cause, 'sentence', ''))}", _sentence(getattr(cause, "remedy", "")), _sentence(getattr(cause, "price", "")))))
-        for label, cause in material.causes
+        (label, " ".join(filter(None, map(_sentence, (cause.sentence, cause.remedy, cause.price))))) for label, cause in material.causes
     )
     return Section(
         id=section_id,
@@ -233,7 +244,8 @@ def block_trace(material: Material) -> Section:
             "the lookup came and what it needed. Look for an outline that is not filled from end to end.",
         ),
         figures=(Figure(id=section_id, chart=chart),),
-        after=(*causes, "One missing block is enough: a sliding-window group backs a hit only with its whole window, without a gap."),
+        findings=causes,
+        after=("One missing block is enough: a sliding-window group backs a hit only with its whole window, without a gap.",),
         tables=(Table(caption="Block ranges per lookup and group; block numbers are the group's own.", columns=columns, rows=rows, numeric=frozenset({"group", "from token", "to token"})),),
     )
 
@@ -308,7 +320,7 @@ def equality(material: Material, *, include_text: bool) -> Section:
             continue
         equal = int(judged["identical"].sum())
         low, high = wilson(equal, len(judged))
-        sentence = f"{equal} of {len(judged)} {what} ({low:.0%}–{high:.0%} with 95 % confidence)"
+        sentence = f"{equal} of {len(judged)} {what}; the 95 % interval of that share is {low:.0%} to {high:.0%}"
         after.append(sentence + (f"; {void} more are void, since nothing was reused." if void else "."))
     control = table[table["pair"] == "cold-control"]
     after.append(

@@ -243,7 +243,8 @@ def _start_supervisor(spec: dict[str, Any]) -> dict[str, Any]:
     package_parent = str(Path(supervisor.__file__).parent.parent)
     code = f"import sys; sys.path.append({package_parent!r}); from prefixscope.supervisor import main; sys.exit(main())"
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code], input=json.dumps(spec), capture_output=True, text=True,
+        [sys.executable, "-I", "-S", "-c", code, spec["log"]],  # the log: for whoever reads a process list
+        input=json.dumps(spec), capture_output=True, text=True,
         start_new_session=True, timeout=60, check=False,
     )  # fmt: skip
     try:

@@ -41,8 +41,9 @@ def latest_step(log: Path, *, width: int = 100) -> str:
     """The last line that says what the server is doing, without its prefix: for a progress line."""
     for line in reversed(_end_of(log, 16_384).splitlines()):
         text = _PREFIX.sub("", line).strip()
-        # Banners, bars and blank lines say nothing.
-        if sum(map(str.isalpha, text)) >= 8 and not text.startswith(("warnings.warn", "#", "Traceback")):
+        # Banners, bars, single settings and what every process says of itself do not tell how far it is.
+        telling = sum(map(str.isalpha, text)) >= 8 and len(text.split()) >= 3
+        if telling and not text.startswith(("warnings.warn", "#", "Traceback", "Triton ")):
             return text if len(text) <= width else text[: width - 1] + "…"
     return ""
 

@@ -38,10 +38,10 @@ def parse_interval(text: str | int | None) -> Interval:
     if text == "dense":
         return "dense"
     try:
-        value = int(text)
+        value = int(str(text))  # str(): 1.5 and True are no intervals
     except ValueError:
         value = -1
-    if value < 0 or isinstance(text, bool):
+    if value < 0:
         raise ValueError(f"retention interval {text!r}: use 0, a positive number of tokens, 'dense' or 'default'")
     return value
 

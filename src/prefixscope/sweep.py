@@ -71,20 +71,36 @@ def _plan(setting: Setting, tokens: Sequence[int], seed: int) -> list[Series]:
 def default_header(investigation: Investigation) -> Header | None:
     """The trace header of a server that was started without the flag: it says the release's own default, and the block."""
     rows = [r for r in investigation.run.rows() if r.get("kind") == "send" and r.get("status") == "ok"]
-    trace = lookups.trace(investigation.path)
+    trace, drafter = lookups.trace(investigation.path), investigation.target.offers()[0]
     for row in rows:
         setting = Setting.from_json(row["setting"])
-        if setting.interval is None and setting.drafter:
+        # No other server's header will do: one started with the flag would pass its interval off as the default.
+        if setting.interval is None and setting.drafter == drafter:
             lookup = trace.lookup(row["request_id"])
             if lookup is not None:
                 return lookup.header
-    return trace.headers[0] if trace.headers else None
+    return None
 
 
 def setting_for(interval: Interval, drafter: bool, header: Header | None) -> Setting:
     """The setting that measures an interval: the release's own default is measured without the flag."""
     default = header.interval if header is not None else None
     return Setting(drafter=drafter, interval=None if header is not None and interval == default else interval)
+
+
+def first_unmeasured(investigation: Investigation) -> Setting | None:
+    """The first setting that a planned sweep still has to start a server for; None where no sweep is to come."""
+    manifest = investigation.run.manifest
+    if "sweep" not in manifest.get("plan", ()) or not investigation.target.restarts:
+        return None
+    given = manifest["parameters"].get("sweep", {})
+    header, drafter = default_header(investigation), investigation.target.offers()[0]
+    for interval in map(parse_interval, given.get("intervals", INTERVALS)):
+        setting = setting_for(interval, drafter, header)
+        plan = _plan(setting, given.get("lengths", LENGTHS), given.get("seed", 1))
+        if any(finished(investigation, series) is None for series in plan):
+            return setting
+    return None
 
 
 def check_intervals(intervals: Sequence[Interval], block: int) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from html import escape
+from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 _STYLE = (
     "<style>.ps-table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
     ".ps-table th{text-align:left;font-weight:600;border-bottom:1px solid #8886}"
-    ".ps-table td,.ps-table th{padding:3px 12px 3px 0}.ps-table .n{text-align:right}</style>"
+    ".ps-table td,.ps-table th{padding:3px 16px 3px 0;text-align:left!important}.ps-table .n{text-align:right!important}</style>"
 )
 
 
@@ -42,11 +44,13 @@ def text(value: Any) -> str:
     """One cell: ``6,446``, ``0.25``, ``yes``, ``—`` for unknown."""
     if value is None or value is pd.NA or (isinstance(value, float) and value != value):
         return "—"
-    if isinstance(value, bool):
+    if isinstance(value, (bool, np.bool_)):
         return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.2f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    if isinstance(value, Integral):
+        return f"{int(value):,}"
+    if isinstance(value, Real):
+        return f"{float(value):,.0f}" if abs(float(value)) >= 100 else f"{float(value):,.2f}"
+    return str(value)
 
 
 def table(frame: pd.DataFrame, *columns: str, limit: int = 60) -> Table:

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from prefixscope import command, engine
+from prefixscope import command
+from prefixscope import engine as engines
 from prefixscope.errors import RunError, TargetError, Unsupported, mask
 from prefixscope.setting import Setting, digest
 
@@ -37,7 +38,7 @@ class Target:
     key_env: str = ""
     serve_cmd: str = ""
     stop_cmd: str = ""
-    engine: str = engine.DEFAULT_VERSION
+    engine: str = engines.DEFAULT_VERSION
     start_timeout_s: float = 600.0
 
     def __post_init__(self) -> None:
@@ -85,8 +86,10 @@ class Target:
     @property
     def id(self) -> str:
         """Identity of what rows of equal cells may be shared between: engine or command or address."""
-        what = {"embedded": self.engine, "managed": self.serve_cmd, "attached": self.url}.get(self.kind, "")
-        return digest([self.kind, what, self.model], 8)
+        # The sample is a recorded run of the embedded engine: its rows keep the identity that they were made under.
+        kind = "embedded" if self.kind == "sample" else self.kind
+        what = {"embedded": self.engine, "managed": self.serve_cmd, "attached": self.url}[kind]
+        return digest([kind, what, self.model], 8)
 
     @property
     def restarts(self) -> bool:
@@ -113,7 +116,7 @@ class Target:
                 self.serve_cmd, setting, port=port, stop_cmd=self.stop_cmd or None, trace_env=trace_env
             )
         if self.kind == "embedded":
-            installed = engine.ensure(self.engine, progress=lambda line: None)
+            installed = engines.ensure(self.engine, progress=lambda line: None)
             return command.embedded_command(installed, setting, port=port, trace_env=trace_env)
         raise Unsupported(
             f"a server would have to be started ({setting.label}), and {self.label} is not ours to start",

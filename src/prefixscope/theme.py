@@ -1,7 +1,7 @@
 """One look for every chart and page: the same colour for the same thing everywhere.
 
 The hues are Okabe and Ito's, which stay apart for colour-blind readers; every figure also differs in shape,
-position or text, so that it can be read in grey.
+position or text, so that it can be read in grey. White text on any of them has a contrast of at least 4 to 1.
 
 | thing | colour | second sign |
 |---|---|---|
@@ -20,20 +20,20 @@ from typing import Any
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', Arial, sans-serif"
 
 GREY, BLUE, GREEN, VERMILION, ORANGE, PURPLE, SKY = (
-    "#8a8f98",
+    "#717882",
     "#0b78b5",
-    "#0a9372",
-    "#d4580a",
-    "#c98a00",
-    "#b0679a",
-    "#4aa3d8",
+    "#08805f",
+    "#c24d05",
+    "#9f6a00",
+    "#96527f",
+    "#3a8fc4",
 )
 
 SEND_COLOURS = {"send 1 (cold)": GREY, "send 2": BLUE, "send 3": GREEN}
 BLOCK_COLOURS = {"stored": BLUE, "missing": VERMILION}
 CLASS_COLOURS = {
     "identical": BLUE,
-    "whitespace": SKY,
+    "whitespace": PURPLE,
     "markup": ORANGE,
     "words": VERMILION,
     "void": GREY,
@@ -86,7 +86,7 @@ def vega_config(scheme: str = "light") -> dict[str, Any]:
         },
         "axisY": {"domain": False, "ticks": False, "labelPadding": 8},
         "axisBand": {"grid": False},
-        "header": {"labelColor": ink, "labelFontSize": 12, "labelFontWeight": 600, "labelAnchor": "start", "title": None},
+        "header": {"labelColor": ink, "labelFontSize": 12, "labelFontWeight": 600, "labelAnchor": "start", "labelLimit": 420, "title": None},
         "legend": {"labelColor": quiet, "titleColor": quiet, "labelFontSize": 11, "titleFontSize": 11, "orient": "top"},
         "text": {"color": ink, "fontSize": 11},
         "rule": {"color": quiet},

@@ -157,6 +157,7 @@ def trace_events(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         }
         for gid in range(6)
     ]
+    cold: dict[str, str] = {}
     common = {"schema": 1, "t": 1795987870.9, "pid": 9293, "engine": "14102055"}
     yield {
         **common, "event": "header", "version": "0.29.0", "caching": True, "groups": groups, "scheduler_block": BLOCK,
@@ -164,21 +165,37 @@ def trace_events(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         "min_prompt_tokens": 193, "spec_method": "mtp", "spec_tokens": 3, "dp_rank": 0,
     }  # fmt: skip
     for row in rows:
+        if row["kind"] != "send" or row["send"] not in ("cold", "repeat") or row["prompt"]["tokens"] != 6446:
+            continue
         label = row["setting"]["label"]
-        if row["kind"] != "send" or row["prompt"]["tokens"] != 6446 or row["send"] not in ("cold", "repeat") or label not in ("MTP", "MTP, interval 1,024"):
+        if label not in ("MTP", "MTP, interval 1,024"):
             continue
         stored = [] if row["send"] == "cold" else [[0, 201]] if label != "MTP" else [[168, 201]] if row["index"] == 2 else [[166, 201]]
         missed = row["send"] == "repeat" and not row["cached_tokens"]
+        first = row["send"] == "cold"
+        closest = {} if first else {"closest": {"request": cold[label], "common_tokens": 6432}}
+        engine_id = f"chatcmpl-{row['request_id']}-abcdef01"
+        if first:
+            cold[label] = engine_id
         yield {
-            **common, "event": "lookup", "request": f"chatcmpl-{row['request_id']}-abcdef01", "n": 1, "prompt_tokens": 6446,
+            **common, **closest, "event": "lookup", "request": engine_id, "n": 1, "prompt_tokens": 6446,
             "tokens": 6446, "max_hit_tokens": 6445, "hit_tokens": row["cached_tokens"], "reachable_tokens": 6336,
             "candidate_tokens": 6336, "junction_tokens": 6336 if missed else None, "skipped": False, "steps": [],
             "limiting": [0, 1, 2, 3, 4] if missed else [], "scan": "full", "free_blocks": 19999, "hook_us": 300, "hook_total_us": 900,
             "groups": [
                 {"gids": [0, 1, 2, 3, 4], "cached": stored, "needed": [166, 199], "backs": row["cached_tokens"]},
-                {"gids": [5], "cached": [] if row["send"] == "cold" else [[0, 100]], "needed": [0, 100], "backs": 6336},
+                {"gids": [5], "cached": [] if first else [[0, 100]], "needed": [0, 100], "backs": 6336},
             ],
         }  # fmt: skip
+        if first:
+            kept, dropped = ([[168, 201]], [[0, 168]]) if label == "MTP" else ([[0, 201]], [])
+            yield {
+                **common, "event": "store", "request": engine_id, "when": "end",
+                "groups": [
+                    {"gids": [0, 1, 2, 3, 4], "kept": kept, "dropped": dropped, "boundaries": [6445]},
+                    {"gids": [5], "kept": [[0, 100]], "dropped": [], "boundaries": [6445]},
+                ],
+            }  # fmt: skip
 
 
 def equality_rows(documents: int = 10, text: str = "The harbour lights were counted twice.") -> Iterator[dict[str, Any]]:

@@ -281,20 +281,3 @@ def test_failing_hook_never_reaches_the_engine(engine_python: str, model_dir: Pa
     assert driven.hits == {"incident-1": 0, "incident-2": 0, "incident-3": 6272}
     assert driven.log.count("tracing is off") == 1
     assert [code for code, _ in driven.trace.warnings] == ["off"]
-
-
-def test_file_is_bounded(engine_python: str, model_dir: Path, tmp_path: Path, kit: Path) -> None:
-    """Past its size limit the file ends with a marked gap, and the engine serves on."""
-    environment = kit_environment(kit, tmp_path / "trace") | {"PREFIXSCOPE_TRACE_MAX_MB": "0.006"}
-    driven = drive(engine_python, model_dir, tmp_path, SCENARIOS[:1], environment)
-    assert driven.hits["incident-3"] == 6272
-    assert "gap" in [code for code, _ in driven.trace.warnings]
-    assert sum(path.stat().st_size for path in driven.folder.glob("*.jsonl")) < 8000
-
-
-def test_full_disk_turns_it_off(engine_python: str, model_dir: Path, tmp_path: Path, kit: Path) -> None:
-    """A folder that can't be written to turns tracing off, and the engine serves on."""
-    (tmp_path / "trace").write_text("a file where the folder should be", encoding="utf-8")
-    driven = drive(engine_python, model_dir, tmp_path, SCENARIOS[:1], kit_environment(kit, tmp_path / "trace"))
-    assert driven.hits["incident-3"] == 6272
-    assert driven.log.count("tracing is off") == 1

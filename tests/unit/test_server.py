@@ -421,6 +421,17 @@ def test_a_lease_of_a_dead_server_is_cleaned(run_dir: Path, stub: Factory) -> No
     assert [each.id for each in pool.servers()] == ["s02"]
 
 
+def test_a_resumed_run_does_not_use_a_dead_owners_server(run_dir: Path, stub: Factory) -> None:
+    """Right after its owner was killed a server is not taken over, though it still answers for a moment."""
+    owner, _ = _owner(run_dir, stub("plain")())
+    old = Pool(run_dir).servers()[0]
+    os.kill(owner.pid, signal.SIGKILL)
+    owner.communicate()
+    new = Pool(run_dir).acquire(Setting(), stub("plain"))
+    assert (old.id, new.id, new.reused) == ("s01", "s02", False)
+    assert gone(old.process[0])
+
+
 def test_a_stage_stops_what_it_did_not_release(run_dir: Path, stub: Factory) -> None:
     """Leaving a stage's pool, by an error too, stops the servers that it held, and only these."""
     owner = os.getppid()
@@ -491,6 +502,7 @@ def test_progress_shows_the_last_telling_line(tmp_path: Path) -> None:
     log.write_text(
         "(APIServer pid=4545) INFO 11-29 21:17:12 [model.py:684] Resolved architecture: Gemma4ForCausalLM\n"
         "(APIServer pid=4545) INFO 11-29 21:17:04 [api_utils.py:347]   █▄█▀ █     █\n\n"
+        "(EngineCore pid=4735) INFO 11-29 21:17:25 [omp.py:185] \treserved_cpus=[1]\n"
     )
     assert latest_step(log) == "Resolved architecture: Gemma4ForCausalLM"
     assert latest_step(tmp_path / "none.log") == ""

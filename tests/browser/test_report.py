@@ -1,0 +1,140 @@
+"""The report in a real Chromium with the network blocked: it draws, asks for nothing, fits, and runs nobody's text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cdp import Chromium, NoChromium, Page
+from data.make_run import make_run
+
+from prefixscope.report import render_report
+
+pytestmark = pytest.mark.browser
+
+CHARTS = 8
+HOSTILE = "<script>window.pwned=1</script><img src=x onerror=window.pwned=2></script><!--<script> \x1b[31m\u202e**x**"
+COUNT_DRAWN = """[...document.querySelectorAll(".chart")].filter((chart) =>
+  chart.querySelectorAll("svg .mark-rect path, svg .mark-symbol path").length && chart.querySelectorAll("svg text").length > 2
+).length"""
+TOO_WIDE = """[...document.querySelectorAll(".page *")].filter((item) =>
+  !item.closest(".scroll, svg, .skip") && item.getBoundingClientRect().right > window.innerWidth + 1
+).map((item) => `${item.tagName}.${item.className}`)"""
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Chromium]:
+    """A browser; without one these tests fail, since a report that nobody opened is not tested."""
+    try:
+        browser = Chromium()
+    except NoChromium as error:
+        pytest.fail(str(error))
+    with browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return render_report(make_run(tmp_path_factory.mktemp("run")))
+
+
+def opened(page: Page, file: Path) -> Page:
+    page.open(file.as_uri(), until="document.documentElement?.dataset.drawn !== undefined")
+    page.settle()
+    return page
+
+
+def is_quiet(page: Page, file: Path) -> None:
+    """The page asked for itself alone and logged nothing."""
+    assert [url for url in page.requests if not url.startswith("data:")] == [file.as_uri()]
+    assert page.console == []
+
+
+def fits(page: Page, width: int) -> None:
+    assert page.value("window.innerWidth") == width
+    assert page.value("document.documentElement.scrollWidth") <= width
+    assert page.value(TOO_WIDE) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 380])
+def test_every_chart_draws_offline_and_fits(chromium: Chromium, report: Path, width: int, scheme: str) -> None:
+    """At desktop and phone width, light and dark, every chart draws, nothing is requested or logged, nothing overflows."""
+    page = opened(chromium.page(width=width, scheme=scheme), report)
+    assert page.value("Number(document.documentElement.dataset.drawn)") == page.value(COUNT_DRAWN) == CHARTS
+    is_quiet(page, report)
+    fits(page, width)
+
+
+def test_a_narrower_window_draws_again(chromium: Chromium, report: Path) -> None:
+    """When the window gets narrower the charts are drawn to fit it."""
+    page = opened(chromium.page(width=1200), report)
+    page.call("Emulation.setDeviceMetricsOverride", width=400, height=900, deviceScaleFactor=1, mobile=False)
+    page.wait("[...document.querySelectorAll('.chart')].every((chart) => Number(chart.dataset.room) < 400)")
+    page.settle()
+    fits(page, 400)
+    is_quiet(page, report)
+
+
+def test_the_policy_forbids_connections_and_eval(chromium: Chromium, report: Path) -> None:
+    """The page's own policy refuses a connection, a foreign script and eval, so no later change can slip one in."""
+    page = opened(chromium.page(), report)
+    assert page.value("fetch('data:,x').then(() => 'sent', () => 'refused')") == "refused"
+    run_script = "(() => { const s = document.createElement('script'); s.textContent = 'window.ran = 1'; document.body.append(s); })()"
+    page.value(run_script)
+    assert page.value("window.ran ?? null") is None
+    policy = page.value("document.querySelector('meta[http-equiv]').content")
+    assert "unsafe-eval" not in policy
+    assert "unsafe-inline" not in policy.split("style-src")[0]
+
+
+def test_downloads_need_no_network(chromium: Chromium, report: Path) -> None:
+    """The raw data is inside the file, and its rows are the run's."""
+    page = opened(chromium.page(), report)
+    links = page.value("[...document.querySelectorAll('#data a')].map((link) => [link.download, link.href])")
+    assert {name for name, _ in links} >= {"hits.csv", "sweep.csv", "run.json"}
+    assert all(href.startswith("data:") for _, href in links)
+
+
+def test_without_scripts_the_figures_are_there(chromium: Chromium, report: Path) -> None:
+    """With scripts switched off the page shows the same figures as SVG, and the verdict."""
+    page = chromium.page(scripts=False, width=380)
+    page.open(report.as_uri())
+    assert page.value("[...document.querySelectorAll('noscript svg')].filter((svg) => svg.getBoundingClientRect().height > 40).length") == CHARTS
+    assert "reuses nothing on the second send" in page.value("document.querySelector('h1').textContent")
+    fits(page, 380)
+    is_quiet(page, report)
+
+
+def test_hostile_text_is_inert(chromium: Chromium, tmp_path: Path) -> None:
+    """Script tags, markup, escape codes and direction marks in names, logs and answers run and change nothing."""
+    run = make_run(tmp_path / "run", text=HOSTILE)
+    manifest = json.loads((run / "run.json").read_text())
+    manifest["target"]["label"] = HOSTILE
+    manifest["servers"][0]["command"] = f"vllm serve {HOSTILE}"
+    manifest["servers"][0]["id"] = HOSTILE
+    manifest["facts"].append({"name": HOSTILE, "value": HOSTILE, "source": HOSTILE})
+    manifest["warnings"].append({"code": "server-log", "stage": "sweep", "detail": HOSTILE + "x" * 1_000_000, "remedy": HOSTILE})
+    (run / "run.json").write_text(json.dumps(manifest))
+    raw = run / "raw" / "baseline.jsonl"
+    raw.write_text(raw.read_text().replace('"gemma4-tiny-lora"', json.dumps(HOSTILE)))
+    file = render_report(run, include_text=True)
+    assert file.stat().st_size < 2_500_000
+    page = opened(chromium.page(width=380), file)
+    assert page.value("window.pwned ?? null") is None
+    assert page.value("document.querySelectorAll('img').length") == 0
+    assert page.value(COUNT_DRAWN) == CHARTS
+    is_quiet(page, file)
+    fits(page, 380)
+
+
+def test_an_empty_run_opens(chromium: Chromium, tmp_path: Path) -> None:
+    """A run with nothing in it gives a page that says what would fill each section."""
+    (tmp_path / "run").mkdir()
+    file = render_report(tmp_path / "run")
+    page = opened(chromium.page(width=380), file)
+    assert page.value("document.querySelectorAll('.missing pre').length") >= 6
+    is_quiet(page, file)
+    fits(page, 380)

@@ -1,0 +1,137 @@
+"""Each chart is drawn, and its marks, labels and stated finding are looked up in the drawing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from data.make_run import make_run
+
+from prefixscope import charts, display, frames, sections
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> sections.Material:
+    return sections.gather(make_run(tmp_path_factory.mktemp("run")))
+
+
+def texts(svg: str) -> list[str]:
+    return [re.sub(r"<[^>]+>", "", found) for found in re.findall(r"<text[^>]*>(.*?)</text>", svg)]
+
+
+CASES: dict[str, tuple[Callable[[sections.Material], Any], str, tuple[str, ...], int]] = {
+    "hits_by_send": (
+        lambda m: charts.hits_by_send(m.hits, configs=["no MTP", "MTP", "MTP, interval 1,024"]),
+        "Send 2 of the same 6,446 tokens reuses nothing with MTP",
+        ("0 – nothing reused", "6,400", "6,336", "send 1 (cold)", "cached tokens"),
+        9,
+    ),
+    "hits_by_length": (
+        lambda m: charts.hits_by_length(m.hits, configs=["no MTP", "MTP"]),
+        "From 1,089 tokens on, the second send misses with MTP",
+        ("sends 2 and 3", "send 2", "send 3", "prompt tokens", "6,000"),
+        20,
+    ),
+    "first_token": (
+        lambda m: charts.first_token(m.latency, configs=["no MTP", "MTP"]),
+        "A hit brings the first token after 6,446 prompt tokens from",
+        ("send 2", "time to first token, ms"),
+        6,
+    ),
+    "block_ruler": (
+        lambda m: charts.block_ruler(m.blocks),
+        "MTP, send 2: blocks 166–167 of 5 sliding groups are needed and not stored",
+        ("missing 166–167", "needed 166–198", "stored 168–200", "MTP, send 3: hit 6,336 of 6,446"),
+        13,
+    ),
+    "hit_against_interval": (
+        lambda m: charts.hit_against_interval(m.sweep),
+        "Intervals 64 to 1,024 and dense reuse 6,336 of 6,446 tokens",
+        ("0 (default)", "dense", "6,446 tokens", "704 tokens"),
+        28,
+    ),
+    "cost_against_shortfall": (
+        lambda m: charts.cost_against_shortfall(m.sweep),
+        "Reusing all but 110 of 6,446 tokens takes 4.2 times the blocks",
+        ("64 · 512 · 1,024 · dense", "4,096", "kept in the cache after one prompt, MiB"),
+        4,
+    ),
+    "equality_matrix": (
+        lambda m: charts.equality_matrix(m.comparisons),
+        "19 of 20 warm answers equal their cold ones",
+        ("doc 10", "markup", "cold / warm", "gemma4-tiny-lora"),
+        40,
+    ),
+    "time_spent": (
+        lambda m: charts.time_spent(m.timeline),
+        "7.8 minutes, 3.9 of them starting 10 servers",
+        ("baseline", "s01 MTP", "starting", "minutes since the start"),
+        25,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_chart_draws(name: str, material: sections.Material) -> None:
+    """A chart's drawing holds its marks and labels, and its title the finding."""
+    make, title, labels, marks = CASES[name]
+    chart = make(material)
+    chart.to_dict(validate=True)
+    assert display.title_of(chart).startswith(title)
+    svg = display.to_svg(chart)
+    shown = texts(svg)
+    for label in labels:
+        assert label in shown, (label, shown)
+    drawn = re.findall(r'aria-roledescription="(?:bar|point|rect mark|circle|symbol|tick|rule)[^"]*"', svg)
+    assert len(drawn) >= marks, len(drawn)
+    assert "NaN" not in svg
+    assert "undefined" not in svg
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_chart_without_data_is_none(name: str, tmp_path: Path) -> None:
+    """With nothing measured there is no chart, not an empty one."""
+    assert CASES[name][0](sections.gather(tmp_path)) is None
+
+
+def test_notebooks_get_svg_and_png(material: sections.Material) -> None:
+    """A chart shows as SVG and PNG together, which JupyterLab draws offline and untrusted."""
+    data, metadata = display.mimebundle(charts.cost_against_shortfall(material.sweep))
+    assert data["image/svg+xml"].startswith("<svg")
+    assert data["image/png"].startswith(b"\x89PNG")
+    assert 400 < metadata["image/png"]["width"] < 1200
+    assert "application/vnd" not in " ".join(data)
+
+
+def test_unprintable_names_do_not_end_the_process(material: sections.Material) -> None:
+    """Escape codes and lone surrogates in a name are left out of a drawing; vl-convert would abort on them."""
+    table = material.timeline.copy()
+    table.loc[0, "lane"] = "\x1b[31mred\x00 \ud800 name"
+    assert "[31mred  name" in " ".join(texts(display.to_svg(charts.time_spent(table))))
+
+
+def test_missing_figure_says_so() -> None:
+    """Where there is no chart a notebook shows what would fill it."""
+    figure = display.show(None, missing="Run the sweep first.")
+    assert figure._repr_mimebundle_() == {"text/plain": "Run the sweep first."}
+
+
+def test_one_failed_interval_leaves_a_gap(material: sections.Material) -> None:
+    """An interval whose server failed is left out of the line and the others are drawn."""
+    table = material.sweep.copy()
+    table.loc[table["interval"] == "512", ["hit_2", "short_2", "blocks"]] = None
+    assert "512" not in texts(display.to_svg(charts.hit_against_interval(table)))
+    assert charts.cost_against_shortfall(table) is not None
+
+
+def test_equal_groups_are_folded_and_different_ones_are_not(material: sections.Material) -> None:
+    """Groups with the same ranges share a row; one that differs has its own."""
+    part = material.blocks[material.blocks["send_label"] == "MTP, send 2"]
+    different = part.copy()
+    different.loc[(different["gid"] == 2) & (different["state"] == "stored"), "start"] = 170
+    shown = texts(display.to_svg(charts.block_ruler(different)))
+    assert any("4 sliding groups" in text for text in shown)
+    assert frames.group_label("sliding", 16, 1024, True) == "sliding · window 1,024 · 16-token blocks · drafter"
