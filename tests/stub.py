@@ -140,7 +140,13 @@ class StubServer:
                 return Reply()
             if self.api_key and headers.get("authorization") != f"Bearer {self.api_key}" and path.startswith("/v1"):
                 return error(401, "Unauthorized")
-            routes = {MODELS: self._models, METRICS: self._metrics, TOKENIZE: self._tokenize, VERSION: self._version, CHAT: self._chat}
+            routes = {
+                MODELS: self._models,
+                METRICS: self._metrics,
+                TOKENIZE: self._tokenize,
+                VERSION: self._version,
+                CHAT: self._chat,
+            }
             return routes[path](body, headers) if path in routes else error(404, "Not Found")
 
     def _models(self, body: dict[str, Any], headers: dict[str, str]) -> Reply:
@@ -163,12 +169,19 @@ class StubServer:
             return error(404, "Not Found")
         lines = []
         for name, value in (("queries", self._queries), ("hits", self._hits)):
-            lines += [f"# HELP vllm:prefix_cache_{name}_total of tokens", f"# TYPE vllm:prefix_cache_{name}_total counter"]
+            lines += [
+                f"# HELP vllm:prefix_cache_{name}_total of tokens",
+                f"# TYPE vllm:prefix_cache_{name}_total counter",
+            ]
             for engine in range(self.engines):
                 share = value if engine == 0 else 0
-                lines.append(f'vllm:prefix_cache_{name}_total{{engine="{engine}",model_name="{self.model}"}} {float(share)}')
+                lines.append(
+                    f'vllm:prefix_cache_{name}_total{{engine="{engine}",model_name="{self.model}"}} {float(share)}'
+                )
         for engine in range(self.engines):
-            labels = f'block_size="32",enable_prefix_caching="{self.prefix_caching}",engine="{engine}",num_gpu_blocks="4096"'
+            labels = (
+                f'block_size="32",enable_prefix_caching="{self.prefix_caching}",engine="{engine}",num_gpu_blocks="4096"'
+            )
             lines.append(f"vllm:cache_config_info{{{labels}}} 1.0")
         return Reply(body="\n".join([*lines, ""]), headers={"Content-Type": "text/plain; version=0.0.4"})
 
@@ -177,7 +190,9 @@ class StubServer:
             return error(404, f"The model `{body['model']}` does not exist.")
         ids = self.tokens(body["messages"])
         if len(ids) > self.max_model_len:
-            return error(400, f"This model's maximum context length is {self.max_model_len} tokens. Your request has {len(ids)}.")
+            return error(
+                400, f"This model's maximum context length is {self.max_model_len} tokens. Your request has {len(ids)}."
+            )
         salt = body.get("cache_salt") or ""
         cached = self._look_up_and_store(ids, (body["model"], salt if self.honours_salt else ""))
         answered = self.answer(ids, salt, len(self.sent()))[: body["max_tokens"]]
@@ -205,7 +220,11 @@ class StubServer:
             },
         }
         edited = self.edit(answer, body)
-        return edited if isinstance(edited, Reply) else Reply(body=edited, headers={"X-Request-Id": headers.get("x-request-id", "")})
+        return (
+            edited
+            if isinstance(edited, Reply)
+            else Reply(body=edited, headers={"X-Request-Id": headers.get("x-request-id", "")})
+        )
 
     def _look_up_and_store(self, ids: Sequence[int], space: tuple[str, str]) -> int:
         """The hit length of a prompt, which is then in the cache. At least one token is always computed."""

@@ -85,7 +85,7 @@ class Engine:
             # import vLLM, not three (14 s a start, not 23 s). vLLM then leaves the threads to us; its own default keeps
             # one core idle, which on two cores makes prefill 1.7 times slower.
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "OMP_NUM_THREADS": str(min(threads, 4)),
+            "OMP_NUM_THREADS": os.environ.get("T_OMP","1"),
             "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB: about 270,000 tokens of the embedded model
         }
 

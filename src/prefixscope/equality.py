@@ -58,7 +58,7 @@ def run(
             try:
                 with investigation.server(setting, stage) as (client, server_id):
                     sender = Sender(investigation, stage, client, server_id, setting)
-                    stage.progress.advance(START_S)
+                    stage.progress.advance(START_S, steps=0)
                     ahead = sweep.first_unmeasured(investigation)
                     if ahead is not None:
                         # No latency is reported here, so the sweep's first server may start meanwhile.

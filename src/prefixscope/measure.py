@@ -29,7 +29,7 @@ QUIET = frozenset(REPEATS)
 
 DISCARD_TOKENS = 256
 PREFILL_TOKENS_PER_S = 2500.0
-START_S = 25.0
+START_S = 16.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ def _measure_setting(
         for series in todo:
             if finished(investigation, series) is None:
                 _fail(investigation, stage, series, "", str(error))
-    stage.progress.advance(START_S)
+    stage.progress.advance(START_S, steps=0)
     stage.spent(f"measuring {setting.label}", time.monotonic() - started)
 
 

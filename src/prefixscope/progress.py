@@ -34,10 +34,10 @@ class Progress:
         self.text = text
         self._write()
 
-    def advance(self, expected_s: float) -> None:
-        """One planned step is finished (or turned out not to be needed)."""
+    def advance(self, expected_s: float, *, steps: int = 1) -> None:
+        """Planned work is finished (or turned out not to be needed); a server's start is work, but no step."""
         self.done_s += expected_s
-        self.step += 1
+        self.step += steps
         self._write()
 
     @property

@@ -39,8 +39,17 @@ def test_an_attached_run_ends_with_a_report_and_no_key(
     assert Path(result["report"]).exists()
     assert "trace     left out" in shown.err
     stages = {name: stage["status"] for name, stage in Run(tmp_path / "run").manifest["stages"].items()}
-    assert stages == {"baseline": "done", "equality": "done", "report": "done", "trace": "left out", "sweep": "left out"}
-    assert {row["cached_tokens"] for row in Run(tmp_path / "run").rows("baseline") if row.get("send") == "repeat"} == {64, 640}
+    assert stages == {
+        "baseline": "done",
+        "equality": "done",
+        "report": "done",
+        "trace": "left out",
+        "sweep": "left out",
+    }
+    assert {row["cached_tokens"] for row in Run(tmp_path / "run").rows("baseline") if row.get("send") == "repeat"} == {
+        64,
+        640,
+    }
     assert SECRET not in shown.out + shown.err + kept(tmp_path)
 
     sent = len(stub.sent())

@@ -17,7 +17,6 @@ from stub import HTML_PAGE, MODELS, Reply, StubServer
 from prefixscope import baseline, cli, runner
 from prefixscope.errors import EngineError, PrefixscopeError, ReportError
 from prefixscope.investigation import Investigation
-from prefixscope.runs import Run
 
 SECRET = "quite-a-secret-value-42"
 
@@ -108,7 +107,9 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(tmp_path: Path, capsys
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dry_run_of_an_attached_server_names_what_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_of_an_attached_server_names_what_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Trace and sweep need restarts; the plan says so and how to get them, without asking the server."""
     assert cli.main(["run", "--dry-run", "--url", f"http://127.0.0.1:{closed_port()}"]) == 0
     shown = capsys.readouterr().out
@@ -170,7 +171,9 @@ def test_an_unreachable_url_exits_2_and_writes_nothing(tmp_path: Path, capsys: p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrong_model_lists_the_served_ones(stub: StubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_model_lists_the_served_ones(
+    stub: StubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A name that is not served exits 2 with the names that are, and nothing is sent or written."""
     assert cli.main(["run", "--url", stub.url, "--model", "tinny", "-o", "run"]) == 2
     assert "tiny, tiny-lora" in capsys.readouterr().err
@@ -185,7 +188,9 @@ def test_a_web_page_is_not_a_server(stub: StubServer, capsys: pytest.CaptureFixt
     assert "another web server" in capsys.readouterr().err
 
 
-def test_a_key_variable_that_is_not_set_exits_2(stub: StubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_variable_that_is_not_set_exits_2(
+    stub: StubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The variable is named, and nothing is asked or written."""
     assert cli.main(["run", "--url", stub.url, "--key-env", "PREFIXSCOPE_NO_SUCH_KEY"]) == 2
     assert "'PREFIXSCOPE_NO_SUCH_KEY'" in capsys.readouterr().err
@@ -193,7 +198,9 @@ def test_a_key_variable_that_is_not_set_exits_2(stub: StubServer, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_or_wrong_key_exits_2(stub: StubServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_or_wrong_key_exits_2(
+    stub: StubServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A 401 names the option that takes a variable's name; the key that was tried is not shown."""
     stub.api_key = "another-value-entirely"
     monkeypatch.setenv("TINY_KEY", SECRET)
@@ -219,7 +226,9 @@ def test_a_serve_command_that_can_not_be_split_exits_2_before_anything_is_made(
 # --- run directories -----------------------------------------------------------------------------------------------
 
 
-def test_a_directory_in_the_way_exits_2_untouched(stub: StubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_in_the_way_exits_2_untouched(
+    stub: StubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """-o with other files, or with an earlier run, exits 2 and changes nothing."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("keep me")
@@ -228,7 +237,9 @@ def test_a_directory_in_the_way_exits_2_untouched(stub: StubServer, tmp_path: Pa
     assert kept(tmp_path) == "keep me"
 
 
-def test_a_run_in_use_exits_2_untouched(attach: Callable[..., Investigation], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_in_use_exits_2_untouched(
+    attach: Callable[..., Investigation], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Going on with a run that another process writes is refused with that process; its manifest stays the same."""
     run = attach().run
     with run.locked():
@@ -238,7 +249,9 @@ def test_a_run_in_use_exits_2_untouched(attach: Callable[..., Investigation], ca
     assert (run.path / "run.json").read_bytes() == before
 
 
-def test_resume_keeps_the_target_of_the_run(attach: Callable[..., Investigation], capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_keeps_the_target_of_the_run(
+    attach: Callable[..., Investigation], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Without a target on the command line the plan is that of the run's own target, not of the embedded engine."""
     run = attach().run
     assert cli.main(["run", "-o", str(run.path), "--resume", "--dry-run", "--json"]) == 0
@@ -259,9 +272,17 @@ def test_a_newer_run_is_refused(attach: Callable[..., Investigation], capsys: py
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(EngineError("no wheel"), 1), (ReportError("no template"), 1), (PrefixscopeError("x"), 1), (KeyboardInterrupt(), 130)]
+    ("error", "code"),
+    [
+        (EngineError("no wheel"), 1),
+        (ReportError("no template"), 1),
+        (PrefixscopeError("x"), 1),
+        (KeyboardInterrupt(), 130),
+    ],
 )
-def test_errors_have_their_exit_code(error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_have_their_exit_code(
+    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What fails on our side is 1, an interrupt 130, each in words."""
 
     def fail(*args: object, **options: object) -> Any:
@@ -274,7 +295,14 @@ def test_errors_have_their_exit_code(error: BaseException, code: int, monkeypatc
 
 @pytest.mark.parametrize(
     ("verdict", "failed", "code"),
-    [("reuses", (), 0), ("not reported", (), 3), ("cannot hit", (), 3), ("inconclusive", (), 3), ("reuses", ("sweep",), 1), ("inconclusive", ("sweep",), 1)],
+    [
+        ("reuses", (), 0),
+        ("not reported", (), 3),
+        ("cannot hit", (), 3),
+        ("inconclusive", (), 3),
+        ("reuses", ("sweep",), 1),
+        ("inconclusive", ("sweep",), 1),
+    ],
 )
 def test_a_result_has_its_exit_code(verdict: str, failed: tuple[str, ...], code: int) -> None:
     """A failed stage is 1 whatever the verdict; a run that can't tell is 3."""
@@ -291,7 +319,9 @@ def test_trace_kit_prints_what_to_export(tmp_path: Path, capsys: pytest.CaptureF
     assert (tmp_path / "kit").is_dir()
 
 
-def test_notebooks_copy_lists_the_copies_and_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_notebooks_copy_lists_the_copies_and_overwrites_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A second copy to the same place exits 2."""
     assert cli.main(["notebooks", "copy", "mine"]) == 0
     assert len(capsys.readouterr().out.split()) == len(list((tmp_path / "mine").iterdir())) == 5
@@ -308,7 +338,9 @@ def test_a_report_of_nothing_is_an_error_in_words(tmp_path: Path, capsys: pytest
     assert list(tmp_path.rglob("*")) == [tmp_path / "empty"]
 
 
-def test_a_half_finished_run_has_a_report(attach: Callable[..., Investigation], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_half_finished_run_has_a_report(
+    attach: Callable[..., Investigation], capsys: pytest.CaptureFixture[str]
+) -> None:
     """``report RUN`` works on a run that holds a baseline and nothing else."""
     investigation = attach()
     baseline.run(investigation, lengths=(100,))

@@ -127,7 +127,11 @@ def test_what_is_no_count_is_none(stub: StubServer, client: Client, value: Any) 
 
 def test_unknown_fields_do_no_harm(stub: StubServer, client: Client) -> None:
     """Fields that a newer server adds are passed over."""
-    stub.edit = lambda answer, request: {**answer, "new": {"a": [1]}, "usage": {**answer["usage"], "created_cache_tokens": 3}}
+    stub.edit = lambda answer, request: {
+        **answer,
+        "new": {"a": [1]},
+        "usage": {**answer["usage"], "created_cache_tokens": 3},
+    }
     found = chat(client)
     assert found.cached_tokens == 0
     assert found.usage["created_cache_tokens"] == 3
@@ -147,7 +151,9 @@ def test_no_choice_is_an_error_that_shows_the_answer(stub: StubServer, client: C
 
 
 @pytest.mark.parametrize("change", [{"message": "text"}, {"message": None}, {"logprobs": "none"}, {"logprobs": []}])
-def test_a_choice_of_another_shape_is_read_or_refused_never_a_crash(stub: StubServer, client: Client, change: Any) -> None:
+def test_a_choice_of_another_shape_is_read_or_refused_never_a_crash(
+    stub: StubServer, client: Client, change: Any
+) -> None:
     """A message or log-probabilities of an unknown shape give no text or no values, or a clear error."""
     stub.edit = lambda answer, request: {**answer, "choices": [{**answer["choices"][0], **change}]}
     try:
@@ -162,7 +168,10 @@ def test_a_choice_of_another_shape_is_read_or_refused_never_a_crash(stub: StubSe
 def test_fewer_than_two_candidates_give_no_margin(stub: StubServer, client: Client, top: Any) -> None:
     """A margin needs two candidates; a server that gives one has no margins, and the answer stands."""
     content = [{"token": "a", "logprob": -1.0, "top_logprobs": top}]
-    stub.edit = lambda answer, request: {**answer, "choices": [{**answer["choices"][0], "logprobs": {"content": content}}]}
+    stub.edit = lambda answer, request: {
+        **answer,
+        "choices": [{**answer["choices"][0], "logprobs": {"content": content}}],
+    }
     found = chat(client, logprobs=True)
     assert found.margins is None
     assert found.logprobs == (-1.0,)
@@ -406,7 +415,9 @@ def test_what_looks_like_a_key_is_masked(text: str, hidden: str) -> None:
     assert "***" in mask(text)
 
 
-@pytest.mark.parametrize("text", ["disk-usage-report", "a task-oriented risk-assessment", "half_precision", "GET http://host:8000/v1"])
+@pytest.mark.parametrize(
+    "text", ["disk-usage-report", "a task-oriented risk-assessment", "half_precision", "GET http://host:8000/v1"]
+)
 def test_plain_words_are_not_masked(text: str) -> None:
     """Words that merely contain the beginning of a key stay readable."""
     assert mask(text) == text

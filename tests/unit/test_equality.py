@@ -81,7 +81,14 @@ def test_the_margin_is_that_of_the_place_where_they_part() -> None:
 
 @pytest.mark.parametrize(
     ("successes", "count", "low", "high"),
-    [(19, 20, 0.764, 0.991), (10, 10, 0.722, 1.0), (0, 10, 0.0, 0.278), (20, 20, 0.839, 1.0), (1, 2, 0.095, 0.905), (0, 0, 0.0, 1.0)],
+    [
+        (19, 20, 0.764, 0.991),
+        (10, 10, 0.722, 1.0),
+        (0, 10, 0.0, 0.278),
+        (20, 20, 0.839, 1.0),
+        (1, 2, 0.095, 0.905),
+        (0, 0, 0.0, 1.0),
+    ],
 )
 def test_a_count_comes_with_its_interval(successes: int, count: int, low: float, high: float) -> None:
     """The 95 % score interval: 19 of 20 says at least 76 %, and 10 of 10 no more than that 72 % or more are equal."""
@@ -134,7 +141,11 @@ def test_a_difference_of_the_cache_shows_in_the_warm_pair_alone(attach: Attach, 
     def answer(ids: Sequence[int], salt: str, number: int) -> list[int]:
         known = (salt, len(ids)) in seen
         seen.add((salt, len(ids)))
-        return [*default_answer(ids, salt, number)[:5], *(b"warm!" if known else b"cold!"), *default_answer(ids, salt, number)]
+        return [
+            *default_answer(ids, salt, number)[:5],
+            *(b"warm!" if known else b"cold!"),
+            *default_answer(ids, salt, number),
+        ]
 
     stub.answer = answer
     rows = compared(attach())

@@ -58,7 +58,9 @@ def started(stub: StubServer, monkeypatch: pytest.MonkeyPatch) -> list[Setting]:
     found: list[Setting] = []
 
     @contextmanager
-    def server(self: Investigation, setting: Setting, stage: Any, *, keep: bool = False) -> Iterator[tuple[Client, str]]:
+    def server(
+        self: Investigation, setting: Setting, stage: Any, *, keep: bool = False
+    ) -> Iterator[tuple[Client, str]]:
         found.append(setting)
         with Client(stub.url) as client:
             yield client, f"s{len(found):02d}"
@@ -192,7 +194,11 @@ def test_counters_that_disagree_are_a_warning_with_both_numbers(attach: Attach, 
     rows = by_send(measured(investigation))
     assert rows["repeat", 2]["metrics"]["hits"] == BEST + 64
     assert rows["repeat", 2]["cached_tokens"] == BEST
-    detail = next(w["detail"] for w in investigation.run.manifest["warnings"] if w["code"] == "metrics-disagree" and "repeat 2" in w["detail"])
+    detail = next(
+        w["detail"]
+        for w in investigation.run.manifest["warnings"]
+        if w["code"] == "metrics-disagree" and "repeat 2" in w["detail"]
+    )
     assert f"usage says {BEST} cached tokens, /metrics {BEST + 64}" in detail
     assert "other traffic" not in detail
 
@@ -215,7 +221,9 @@ def test_other_traffic_is_named_as_the_reason(attach: Attach, alone: StubServer)
 
 def test_counters_that_stand_still_are_not_called_traffic(attach: Attach, alone: StubServer) -> None:
     """Counters that did not move at all disagree with a hit, but nobody else is blamed for it."""
-    alone.always(METRICS, Reply(200, "# TYPE x counter\nvllm:prefix_cache_queries_total 0\nvllm:prefix_cache_hits_total 0\n"))
+    alone.always(
+        METRICS, Reply(200, "# TYPE x counter\nvllm:prefix_cache_queries_total 0\nvllm:prefix_cache_hits_total 0\n")
+    )
     investigation = attach()
     measured(investigation)
     details = [w["detail"] for w in investigation.run.manifest["warnings"] if w["code"] == "metrics-disagree"]
@@ -379,7 +387,14 @@ def test_another_seed_is_another_cell(attach: Attach, alone: StubServer) -> None
 def test_cells_of_a_series_are_numbered_by_kind() -> None:
     """Cold is 1 and its repeats count on; every other send begins at 1."""
     series = Series(setting=Setting(), tokens=1, sends=ALL_SENDS)
-    assert series.cells() == (("cold", 1), ("repeat", 2), ("repeat", 3), ("control", 1), ("new_ending", 1), ("follow_up", 1))
+    assert series.cells() == (
+        ("cold", 1),
+        ("repeat", 2),
+        ("repeat", 3),
+        ("control", 1),
+        ("new_ending", 1),
+        ("follow_up", 1),
+    )
 
 
 def test_a_series_is_known_whatever_stage_asks() -> None:
@@ -447,7 +462,9 @@ def test_an_adapter_that_is_missing_where_it_was_asked_for_is_a_failed_row(
     assert not [row for row in measured(attach("attached"), lengths=(100,)) if row["status"] == "failed"]
 
 
-def test_progress_ends_where_it_was_planned(attach: Attach, started: list[Setting], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_ends_where_it_was_planned(
+    attach: Attach, started: list[Setting], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The steps taken never exceed the planned ones, and at the end nothing is left."""
     seen: list[dict[str, Any]] = []
     from prefixscope.progress import Progress
@@ -465,7 +482,9 @@ def test_progress_ends_where_it_was_planned(attach: Attach, started: list[Settin
     assert seen[-1]["left_s"] == pytest.approx(0, abs=0.5)
 
 
-def test_a_recorded_sample_answers_from_its_rows(attach: Attach, stub: StubServer, started: list[Setting], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recorded_sample_answers_from_its_rows(
+    attach: Attach, stub: StubServer, started: list[Setting], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The sample, a recorded run of the embedded engine, gives its table without any server; other cells are refused."""
     recorded = baseline.run(embedded(attach), lengths=(100,))
     sent = len(stub.sent())

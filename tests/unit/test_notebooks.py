@@ -178,7 +178,9 @@ def own_notebook(monkeypatch: pytest.MonkeyPatch, folder: Path, *sources: str) -
     return file
 
 
-def test_a_failing_notebook_is_kept_and_named(run_factory: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_failing_notebook_is_kept_and_named(
+    run_factory: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The error names the notebook, the cell and what was raised; the executed copy holds what came before; keys are masked."""
     monkeypatch.setenv("MY_API_KEY", "quite-secret-value")
     own_notebook(

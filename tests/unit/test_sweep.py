@@ -62,7 +62,9 @@ def started(stub: StubServer, monkeypatch: pytest.MonkeyPatch) -> list[Setting]:
     found: list[Setting] = []
 
     @contextmanager
-    def server(self: Investigation, setting: Setting, stage: Any, *, keep: bool = False) -> Iterator[tuple[Client, str]]:
+    def server(
+        self: Investigation, setting: Setting, stage: Any, *, keep: bool = False
+    ) -> Iterator[tuple[Client, str]]:
         found.append(setting)
         if setting.interval == 512:
             raise Exited("the server ended with code 1", cause="out of memory")
@@ -85,7 +87,14 @@ def ours(attach: Attach) -> Investigation:
 
 @pytest.mark.parametrize(
     ("given", "value", "label"),
-    [(0, 0, "0"), ("1024", 1024, "1,024"), (64, 64, "64"), ("dense", "dense", "dense"), ("default", None, "default"), (None, None, "default")],
+    [
+        (0, 0, "0"),
+        ("1024", 1024, "1,024"),
+        (64, 64, "64"),
+        ("dense", "dense", "dense"),
+        ("default", None, "default"),
+        (None, None, "default"),
+    ],
 )
 def test_an_interval_is_read_and_named(given: Any, value: Any, label: str) -> None:
     """Tokens, dense and default are the three kinds of interval, each with one way to be printed."""
@@ -100,7 +109,9 @@ def test_what_is_no_interval_is_refused(given: Any) -> None:
         parse_interval(given)
 
 
-@pytest.mark.parametrize(("interval", "block", "neighbours"), [(1000, 64, "960 or 1,024"), (32, 64, "64"), (6400, 560, "6,160 or 6,720")])
+@pytest.mark.parametrize(
+    ("interval", "block", "neighbours"), [(1000, 64, "960 or 1,024"), (32, 64, "64"), (6400, 560, "6,160 or 6,720")]
+)
 def test_an_illegal_interval_names_its_legal_neighbours(interval: int, block: int, neighbours: str) -> None:
     """An interval between two multiples of the scheduler block is refused with both, 0 not among them."""
     with pytest.raises(RunError, match=f"{interval:,} is not a multiple of .* {block} tokens") as caught:
@@ -124,7 +135,9 @@ def test_an_illegal_interval_starts_no_server(ours: Investigation, trace: FakeTr
     assert ours.run.manifest["stages"]["sweep"]["status"] == "failed"
 
 
-def test_on_its_own_the_sweep_starts_one_server_to_learn_the_block(ours: Investigation, trace: FakeTrace, started: list[Setting]) -> None:
+def test_on_its_own_the_sweep_starts_one_server_to_learn_the_block(
+    ours: Investigation, trace: FakeTrace, started: list[Setting]
+) -> None:
     """Without an earlier trace the default is measured first; an illegal interval is refused right after that."""
     trace.everything = FakeHeader()
     with pytest.raises(RunError, match="960 or 1,024"):
@@ -132,7 +145,9 @@ def test_on_its_own_the_sweep_starts_one_server_to_learn_the_block(ours: Investi
     assert started == [Setting()]
 
 
-def test_a_word_that_is_no_interval_is_refused_before_anything_is_written(ours: Investigation, started: list[Setting]) -> None:
+def test_a_word_that_is_no_interval_is_refused_before_anything_is_written(
+    ours: Investigation, started: list[Setting]
+) -> None:
     """A typo in the list of intervals costs nothing."""
     with pytest.raises(RunError, match="'densse'"):
         sweep.run(ours, intervals=[0, "densse"], lengths=(100,))
@@ -155,13 +170,17 @@ def test_each_interval_has_a_server_and_the_default_is_measured_without_the_flag
     assert {row["send"] for row in rows} == {"cold", "repeat"}
 
 
-def test_without_a_trace_every_interval_gets_its_flag(ours: Investigation, trace: FakeTrace, started: list[Setting]) -> None:
+def test_without_a_trace_every_interval_gets_its_flag(
+    ours: Investigation, trace: FakeTrace, started: list[Setting]
+) -> None:
     """Where no trace tells the default, nothing is taken for it."""
     sweep.run(ours, intervals=[0, 1024], lengths=(100,))
     assert started == [Setting(), Setting(interval=0), Setting(interval=1024)]
 
 
-def test_a_server_with_the_flag_never_passes_for_the_default(ours: Investigation, trace: FakeTrace, started: list[Setting]) -> None:
+def test_a_server_with_the_flag_never_passes_for_the_default(
+    ours: Investigation, trace: FakeTrace, started: list[Setting]
+) -> None:
     """Where only a server with an interval was traced, that interval is not taken for the release's default."""
     baseline.run(ours, lengths=(100,), configurations=("mtp_lora_interval",))
     for row in ours.run.rows("baseline"):
@@ -194,7 +213,9 @@ def test_a_second_sweep_starts_only_what_failed(ours: Investigation, trace: Fake
     assert [setting.interval for setting in started] == [None, 512, 1024, 512]
 
 
-def test_what_the_baseline_measured_is_not_measured_again(ours: Investigation, trace: FakeTrace, started: list[Setting], stub: StubServer) -> None:
+def test_what_the_baseline_measured_is_not_measured_again(
+    ours: Investigation, trace: FakeTrace, started: list[Setting], stub: StubServer
+) -> None:
     """The sweep at the default is the baseline with MTP: its cells are used as they are."""
     trace.everything = FakeHeader()
     baseline.run(ours, lengths=(100,), configurations=("mtp",))

@@ -117,14 +117,17 @@ class _Engine:
                 self.requests.pop(next(iter(self.requests)))
         return found
 
-    def reachable(self, tokens: int) -> int | None:
-        """The hit that this release's own lookup gives a prompt of so many tokens when every block is cached."""
+    def reachable(self, tokens: int, *, ask: bool = True) -> int | None:
+        """The hit that this release's own lookup gives a prompt of so many tokens when every block is cached.
+
+        Without ``ask`` only a length that was asked before is answered.
+        """
         units = (tokens - 1) // self.hash_block
-        if units not in self.reach:
+        if units not in self.reach and ask:
             if len(self.reach) > 4096:
                 self.reach.clear()
             self.reach[units] = versions.hit_if_all_cached(self.coordinator, tokens, self.hash_block)
-        return self.reach[units]
+        return self.reach.get(units)
 
     def shortest_that_hits(self) -> int | None:
         """Tokens of the shortest prompt that can hit at all; None where the first 64 alignments bring nothing."""
@@ -404,7 +407,7 @@ class _Tracer:
             "tokens": int(request.num_tokens),
             "max_hit_tokens": ceiling,
             "hit_tokens": hit,
-            "reachable_tokens": engine.reachable(int(request.num_tokens)) if steps and scan == "full" else None,
+            "reachable_tokens": engine.reachable(int(request.num_tokens), ask=scan == "full") if steps else None,
             "candidate_tokens": limiting_candidate,
             "junction_tokens": junction or None,
             "skipped": not steps,
