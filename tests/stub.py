@@ -119,7 +119,7 @@ class StubServer:
         return [body for at, body, _ in self.requests if at == path]
 
     def tokens(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """A chat prompt's token ids: a turn mark, the role's first byte, the bytes, an end mark; then the answer's mark."""
+        """A chat prompt's token ids: turn mark, the role's first byte, the bytes, end mark; then the answer's mark."""
         copies = 2 if self.tokenizer == "pairs" else 1
         ids = [BOS]
         for message in messages:

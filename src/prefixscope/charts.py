@@ -41,7 +41,9 @@ def hits_by_send(table: pd.DataFrame, *, configs: Sequence[str] | None = None) -
             "hit": int(row.cached_tokens),
             "full": full,
             "text": number(row.cached_tokens) if row.cached_tokens or row.send == "cold" else "0 – nothing reused",
-            "role": "inside" if row.cached_tokens > full * 0.45 else ("miss" if not row.cached_tokens and row.send != "cold" else "outside"),
+            "role": "inside"
+            if row.cached_tokens > full * 0.45
+            else ("miss" if not row.cached_tokens and row.send != "cold" else "outside"),
         }
         for row in rows.itertuples()
     ]
@@ -50,7 +52,9 @@ def hits_by_send(table: pd.DataFrame, *, configs: Sequence[str] | None = None) -
         x=alt.X("hit:Q", title="cached tokens", axis=_count_axis(), scale=alt.Scale(domain=[0, full], nice=False)),
     )
     bars = base.mark_bar(height={"band": 0.74}, cornerRadiusEnd=2).encode(color=_colour("send", SEND_COLOURS))
-    inside = base.transform_filter("datum.role === 'inside'").mark_text(align="right", dx=-8, color="#fff", fontWeight=600)
+    inside = base.transform_filter("datum.role === 'inside'").mark_text(
+        align="right", dx=-8, color="#fff", fontWeight=600
+    )
     outside = base.transform_filter("datum.role === 'outside'").mark_text(align="left", dx=6)
     miss = base.transform_filter("datum.role === 'miss'").mark_text(align="left", dx=6, color=VERMILION, fontWeight=600)
     limit = alt.Chart().mark_rule(strokeDash=[4, 3]).encode(x="full:Q")
@@ -151,7 +155,9 @@ def first_token(table: pd.DataFrame, *, configs: Sequence[str] | None = None) ->
         item["left"] = item["high"] > top * 0.6
     base = alt.Chart().encode(
         y=alt.Y("send:N", sort=list(SEND_COLOURS), title=None),
-        x=alt.X("median:Q", title="time to first token, ms", axis=_count_axis(), scale=alt.Scale(domain=[0, top * 1.05])),
+        x=alt.X(
+            "median:Q", title="time to first token, ms", axis=_count_axis(), scale=alt.Scale(domain=[0, top * 1.05])
+        ),
     )
     labels = base.encode(text="text:N")
     chart = alt.layer(
@@ -197,37 +203,65 @@ def block_ruler(frame: pd.DataFrame) -> Any:
     else:
         title = "Every needed block is stored"
     chart = alt.vconcat(*panels, spacing=26)
-    return chart.properties(title=_title(title, "Filled: stored. Outline: needed to back the hit. Orange: needed, not stored."))
+    return chart.properties(
+        title=_title(title, "Filled: stored. Outline: needed to back the hit. Orange: needed, not stored.")
+    )
+
+
+_EMPTY = {"nothing": "nothing stored", "unknown": "not scanned"}
 
 
 def _ruler_panel(rows: list[dict[str, Any]], low: int, high: int, tokens: int, text: str, *, axis_title: bool) -> Any:
     names = list(dict.fromkeys(row["row"] for row in rows))
     data = []
     for row in rows:
-        if row["state"] == "nothing" or row["stop_token"] <= low or row["start_token"] >= high:
+        if row["state"] in _EMPTY:
+            data.append({**row, "from": low, "to": low, "label": _EMPTY[row["state"]]})
+            continue
+        if row["stop_token"] <= low or row["start_token"] >= high:
             continue
         start, stop = max(row["start_token"], low), min(row["stop_token"], high)
         data.append({**row, "from": start, "to": stop, "middle": (start + stop) / 2})
     scale = alt.Scale(domain=[low, high], nice=False, zero=False)
     base = alt.Chart(_inline(data)).encode(
-        y=alt.Y("row:N", sort=names, title=None, axis=alt.Axis(labelExpr="split(datum.label, ' · ')", grid=False), scale=alt.Scale(domain=names)),
-        x=alt.X("from:Q", scale=scale, title="position in the prompt, tokens" if axis_title else None, axis=_count_axis(7)),
+        y=alt.Y(
+            "row:N",
+            sort=names,
+            title=None,
+            axis=alt.Axis(labelExpr="split(datum.label, ' · ')", grid=False),
+            scale=alt.Scale(domain=names),
+        ),
+        x=alt.X(
+            "from:Q", scale=scale, title="position in the prompt, tokens" if axis_title else None, axis=_count_axis(7)
+        ),
     )
     spans = base.encode(x2="to:Q")
-    stored = spans.transform_filter("datum.state === 'stored'").mark_bar(height=14, color=SEND_COLOURS["send 2"], opacity=0.85)
+    stored = spans.transform_filter("datum.state === 'stored'").mark_bar(
+        height=14, color=SEND_COLOURS["send 2"], opacity=0.85
+    )
     missing = spans.transform_filter("datum.state === 'missing'").mark_bar(height=14, color=VERMILION)
-    needed = spans.transform_filter("datum.state === 'needed'").mark_bar(height=24, filled=False, strokeWidth=1.8, stroke=GREY)
+    needed = spans.transform_filter("datum.state === 'needed'").mark_bar(
+        height=24, filled=False, strokeWidth=1.8, stroke=GREY
+    )
     label = base.encode(text="label:N")
     above = label.transform_filter("datum.state === 'needed'").mark_text(dy=-20, align="left")
     below = label.transform_filter("datum.state === 'stored'").mark_text(dy=21, align="right").encode(x="to:Q")
-    blame = label.transform_filter("datum.state === 'missing'").mark_text(dy=21, align="left", color=VERMILION, fontWeight=600)
+    blame = label.transform_filter("datum.state === 'missing'").mark_text(
+        dy=21, align="left", color=VERMILION, fontWeight=600
+    )
+    absent = label.transform_filter("datum.state === 'nothing' || datum.state === 'unknown'").mark_text(
+        dx=6, align="left"
+    )
     end = alt.Chart(_inline([{"at": tokens}])).mark_rule(strokeDash=[4, 3]).encode(x="at:Q")
-    chart = alt.layer(stored, missing, needed, end, above, below, blame)
+    chart = alt.layer(stored, missing, needed, end, above, below, blame, absent)
     return chart.properties(width=WIDTH, height=66 * len(names), title=alt.TitleParams(text=text, fontSize=12))
 
 
 def hit_against_interval(table: pd.DataFrame) -> Any:
-    """Hit length of send 2 against the retention interval, one line per prompt length. ``table`` is ``frames.sweep``."""
+    """Hit length of send 2 against the retention interval, one line per prompt length.
+
+    ``table`` is ``frames.sweep``.
+    """
     rows = table[table["hit_2"].notna()]
     if rows["interval"].nunique() < 2:
         return None
@@ -244,7 +278,13 @@ def hit_against_interval(table: pd.DataFrame) -> Any:
     ]
     colours = {f"{length:,} tokens": SERIES[place % len(SERIES)] for place, length in enumerate(reversed(lengths))}
     base = alt.Chart(_inline(data)).encode(
-        x=alt.X("interval:O", sort=order, title="retention interval, tokens", axis=alt.Axis(labelAngle=0), scale=alt.Scale(padding=0.3)),
+        x=alt.X(
+            "interval:O",
+            sort=order,
+            title="retention interval, tokens",
+            axis=alt.Axis(labelAngle=0),
+            scale=alt.Scale(padding=0.3),
+        ),
         y=alt.Y("hit:Q", title="cached tokens on send 2", axis=_count_axis(6)),
         color=_colour("length", colours),
         detail="length:N",
@@ -264,7 +304,8 @@ def cost_against_shortfall(table: pd.DataFrame) -> Any:
     rows = rows[rows["tokens"] == tokens].sort_values("interval_order")
     in_bytes = bool(rows["bytes"].notna().all())
     points = [
-        (row.bytes / 2**20 if in_bytes else float(row.blocks), int(row.short_2), row.interval) for row in rows.itertuples()
+        (row.bytes / 2**20 if in_bytes else float(row.blocks), int(row.short_2), row.interval)
+        for row in rows.itertuples()
     ]
     data = _merge_labels(points)
     right, top = max(item["cost"] for item in data), max(item["short"] for item in data)
@@ -277,7 +318,12 @@ def cost_against_shortfall(table: pd.DataFrame) -> Any:
             axis=_count_axis(6),
             scale=alt.Scale(domain=[0, right * 1.08], nice=False),
         ),
-        y=alt.Y("short:Q", title="tokens short of full on send 2", axis=_count_axis(6), scale=alt.Scale(domain=[0, max(top * 1.12, 1)], nice=False)),
+        y=alt.Y(
+            "short:Q",
+            title="tokens short of full on send 2",
+            axis=_count_axis(6),
+            scale=alt.Scale(domain=[0, max(top * 1.12, 1)], nice=False),
+        ),
     )
     labels = base.encode(text="text:N")
     chart = alt.layer(
@@ -288,10 +334,14 @@ def cost_against_shortfall(table: pd.DataFrame) -> Any:
     cheapest, best = rows.loc[rows["blocks"].idxmin()], rows.sort_values(["short_2", "blocks"]).iloc[0]
     if best["short_2"] < cheapest["short_2"]:
         ratio = best["blocks"] / max(cheapest["blocks"], 1)
-        title = f"Reusing all but {number(best['short_2'])} of {number(tokens)} tokens takes {ratio:.1f} times the blocks"
+        title = (
+            f"Reusing all but {number(best['short_2'])} of {number(tokens)} tokens takes {ratio:.1f} times the blocks"
+        )
     else:
         title = f"More retention buys nothing for a prompt of {number(tokens)} tokens"
-    return chart.properties(width=WIDTH, height=280, title=_title(title, "Each point is a retention interval; lower left is better."))
+    return chart.properties(
+        width=WIDTH, height=280, title=_title(title, "Each point is a retention interval; lower left is better.")
+    )
 
 
 def equality_matrix(frame: pd.DataFrame) -> Any:
@@ -314,7 +364,9 @@ def equality_matrix(frame: pd.DataFrame) -> Any:
         y=alt.Y("document:N", sort=documents, title=None),
         x=alt.X("pair:N", title=None, axis=alt.Axis(labelAngle=0, domain=False, ticks=False)),
     )
-    cells = base.mark_rect(cornerRadius=3, height={"band": 0.86}, width={"band": 0.94}).encode(color=_colour("class", CLASS_COLOURS))
+    cells = base.mark_rect(cornerRadius=3, height={"band": 0.86}, width={"band": 0.94}).encode(
+        color=_colour("class", CLASS_COLOURS)
+    )
     words = base.mark_text(color="#fff", fontWeight=600).encode(text="text:N")
     chart = alt.layer(cells, words).properties(width=240, height=24 * len(documents))
     faceted = chart.facet(facet=_facet("model", models), columns=2, data=_inline(data), spacing=24)
@@ -329,7 +381,10 @@ def time_spent(frame: pd.DataFrame) -> Any:
     if not len(frame):
         return None
     stages = frame[frame["what"] == "stage"]
-    lanes = stages["lane"].drop_duplicates().tolist() + frame.loc[frame["what"] != "stage", "lane"].drop_duplicates().tolist()
+    lanes = (
+        stages["lane"].drop_duplicates().tolist()
+        + frame.loc[frame["what"] != "stage", "lane"].drop_duplicates().tolist()
+    )
     data = [
         {
             "lane": row.lane,
@@ -344,18 +399,29 @@ def time_spent(frame: pd.DataFrame) -> Any:
     colours = {"stage": SEND_COLOURS["send 1 (cold)"], "starting": SERIES[4], "serving": SERIES[0]}
     base = alt.Chart(_inline(data)).encode(
         y=alt.Y("lane:N", sort=lanes, title=None),
-        x=alt.X("from:Q", title="minutes since the start", axis=_count_axis(), scale=alt.Scale(domain=[0, end * 1.02 or 1], nice=False)),
+        x=alt.X(
+            "from:Q",
+            title="minutes since the start",
+            axis=_count_axis(),
+            scale=alt.Scale(domain=[0, end * 1.02 or 1], nice=False),
+        ),
     )
     bars = base.mark_bar(height={"band": 0.66}, cornerRadius=2).encode(
         x2="to:Q",
-        color=alt.Color("what:N", scale=alt.Scale(domain=list(colours), range=list(colours.values())), legend=alt.Legend(title=None))
+        color=alt.Color(
+            "what:N", scale=alt.Scale(domain=list(colours), range=list(colours.values())), legend=alt.Legend(title=None)
+        ),
     )
     labels = base.transform_filter("datum.what === 'stage'").mark_text(align="left", dx=5, color="#fff", fontWeight=600)
     wide = labels.transform_filter(f"datum.to - datum.from > {end * 0.08}").encode(text="text:N")
     chart = alt.layer(bars, wide).properties(width=WIDTH, height=24 * len(lanes))
     starting = frame.loc[frame["what"] == "starting", "seconds"].sum()
     started = int((frame["what"] == "starting").sum())
-    title = f"{end:.1f} minutes, {starting / 60:.1f} of them starting {count(started, 'server')}" if started else f"{end:.1f} minutes"
+    title = (
+        f"{end:.1f} minutes, {starting / 60:.1f} of them starting {count(started, 'server')}"
+        if started
+        else f"{end:.1f} minutes"
+    )
     return chart.properties(title=_title(title))
 
 
@@ -405,7 +471,14 @@ def _merge_labels(points: Iterable[tuple[float, int, str]]) -> list[dict[str, An
     wide, tall = max(point[0] for point in found) or 1, max(point[1] for point in found) or 1
     out: list[dict[str, Any]] = []
     for cost, short, name in found:
-        near = next((item for item in out if abs(item["cost"] - cost) < wide * 0.05 and abs(item["short"] - short) < tall * 0.06), None)
+        near = next(
+            (
+                item
+                for item in out
+                if abs(item["cost"] - cost) < wide * 0.05 and abs(item["short"] - short) < tall * 0.06
+            ),
+            None,
+        )
         if near is None:
             out.append({"cost": round(cost, 3), "short": short, "text": name, "names": [name]})
         else:
@@ -424,7 +497,8 @@ def _interval_title(rows: pd.DataFrame, tokens: int) -> str:
     good = rows.loc[rows["hit_2"] == best, "interval"].tolist()
     if len(good) == len(order):
         return f"Every interval gives the same hit, {number(best)} of {number(tokens)} tokens"
-    title = f"{'Intervals' if len(good) > 1 else 'Interval'} {_runs(good, order)} reuse{'' if len(good) > 1 else 's'} {number(best)} of {number(tokens)} tokens"
+    verb = ("Intervals", "reuse") if len(good) > 1 else ("Interval", "reuses")
+    title = f"{verb[0]} {_runs(good, order)} {verb[1]} {number(best)} of {number(tokens)} tokens"
     lost = [row for row in rows.sort_values("interval_order").itertuples() if 0 < row.hit_2 < best]
     zero = rows.loc[rows["hit_2"] == 0, "interval"].tolist()
     parts = [f"{row.interval} loses {1 - row.hit_2 / best:.0%} of it" for row in lost[:2]]

@@ -310,8 +310,8 @@ def _never_seen(case: _Case) -> Diagnosis | None:
         return None
     same_length = [
         one
-        for one in case.trace.lookups
-        if one.prompt_tokens == lookup.prompt_tokens and one.t < lookup.t and one.request_id != lookup.request_id
+        for one in case.trace.of_length(lookup.prompt_tokens)
+        if one.t < lookup.t and one.engine_request_id != lookup.engine_request_id
     ]
     # Only engines with the same settings can be ranks of one server.
     elsewhere = [one for one in same_length if one.header.engine != case.header.engine and _peer(case, one.header)]
@@ -564,10 +564,8 @@ def _alternatives(case: _Case) -> list[tuple[Header, tuple[Kept, ...]]]:
 
 
 def _cold_kept(trace: Trace, lookup: Lookup, header: Header) -> tuple[Kept, ...] | None:
-    for one in trace.lookups:
-        if one.header.engine == header.engine and one.prompt_tokens == lookup.prompt_tokens and not one.hit_tokens:
-            if one.common_tokens:
-                continue
+    for one in trace.of_length(lookup.prompt_tokens):
+        if one.header.engine == header.engine and not one.hit_tokens and not one.common_tokens:
             kept = trace.kept(one.engine_request_id)
             if kept:
                 return kept

@@ -85,7 +85,9 @@ class Engine:
             # import vLLM, not three (14 s a start, not 23 s). vLLM then leaves the threads to us; its own default keeps
             # one core idle, which on two cores makes prefill 1.7 times slower.
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "OMP_NUM_THREADS": os.environ.get("T_OMP","1"),
+            "OMP_NUM_THREADS": str(min(threads, 4)),
+            # Threads that spin at a barrier while the core is someone else's took one answer from 2 s to minutes.
+            "OMP_WAIT_POLICY": "PASSIVE",
             "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB: about 270,000 tokens of the embedded model
         }
 

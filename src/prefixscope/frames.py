@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -70,25 +71,35 @@ def read_rows(run_dir: Path) -> tuple[Rows, list[str]]:
     rows: Rows = []
     problems: list[str] = []
     for path in sorted((run_dir / "raw").glob("*.jsonl")):
-        bad = unknown = 0
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                if not line.strip():
-                    continue
-                try:
-                    row = json.loads(line)
-                except ValueError:
-                    bad += 1
-                    continue
-                if not isinstance(row, dict) or row.get("schema", 1) != 1:
-                    unknown += 1
-                    continue
-                rows.append({**row, "stage": row.get("stage") or path.stem})
+        status = path.stat()
+        found, bad, unknown = _read_file(path, status.st_mtime_ns, status.st_size)
+        rows += found
         if bad:
             problems.append(f"raw/{path.name}: {bad} unreadable line{'s' * (bad != 1)} left out (an interrupted write)")
         if unknown:
             problems.append(f"raw/{path.name}: {unknown} row{'s' * (unknown != 1)} of an unknown schema left out")
     return rows, problems
+
+
+@lru_cache(maxsize=16)
+def _read_file(path: Path, changed_ns: int, size: int) -> tuple[Rows, int, int]:
+    """Rows of one file, unreadable lines, rows of another schema; read once as long as the file stays as it is."""
+    rows: Rows = []
+    bad = unknown = 0
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                bad += 1
+                continue
+            if not isinstance(row, dict) or row.get("schema", 1) != 1:
+                unknown += 1
+                continue
+            rows.append({**row, "stage": row.get("stage") or path.stem})
+    return rows, bad, unknown
 
 
 def trace_headers(run_dir: Path) -> Rows:
@@ -179,8 +190,9 @@ def current(frame: pd.DataFrame) -> pd.DataFrame:
 def kept(run_dir: Path) -> pd.DataFrame:
     """One row per setting × prompt × KV cache group: the blocks that one send left in the cache.
 
-    Columns: ``resolved`` (the interval that the engine worked with; null where it did not say), ``gid``, ``group_kind``, ``block_size`` (tokens), ``blocks`` (count) and ``bytes`` (null where the
-    engine did not say what a block costs); setting and prompt columns as in :func:`sends`.
+    Columns: ``resolved`` (the interval that the engine worked with; null where it did not say), ``gid``,
+    ``group_kind``, ``block_size`` (tokens), ``blocks`` (count) and ``bytes`` (null where the engine did not say what
+    a block costs); setting and prompt columns as in :func:`sends`.
     """
     rows = [
         {
@@ -204,7 +216,9 @@ def answers(run_dir: Path) -> pd.DataFrame:
     out: Rows = []
     for row in _of_kind(run_dir, "answer"):
         ids = row.get("token_ids")
-        counted = {"answer_tokens": len(ids), "distinct_tokens": len(set(map(str, ids)))} if isinstance(ids, list) else {}
+        counted = (
+            {"answer_tokens": len(ids), "distinct_tokens": len(set(map(str, ids)))} if isinstance(ids, list) else {}
+        )
         out.append({**row, **_setting(row), **counted})
     return _frame(out, ANSWER_COLUMNS)
 
@@ -220,6 +234,8 @@ def comparisons(run_dir: Path) -> pd.DataFrame:
 
 def blocks(lookups: Iterable[Any], *, labels: Mapping[str, str] | None = None) -> pd.DataFrame:
     """One row per lookup × KV cache group × block range × state (stored, needed, missing).
+
+    A group that held nothing has one row of state ``nothing``, one that was not scanned ``unknown``, without a range.
 
     Parameters
     ----------
@@ -245,29 +261,67 @@ def blocks(lookups: Iterable[Any], *, labels: Mapping[str, str] | None = None) -
                 "block_size": group.block_size,
                 "limiting": bool(view.limiting),
             }
-            states = [("stored", view.cached), ("needed", _ranges(view.needed)), ("missing", _ranges(view.missing))]
+            known = getattr(view, "known", True)
+            states = [
+                ("stored", view.cached if known else ()),
+                ("needed", _ranges(view.needed)),
+                ("missing", _ranges(view.missing)),
+            ]
             for state, ranges in states:
                 for start, stop in ranges:
                     size = group.block_size
                     span = {"start": start, "stop": stop, "start_token": start * size, "stop_token": stop * size}
                     out.append({**base, "state": state, **span})
-            if not any(ranges for _, ranges in states):
-                out.append({**base, "state": "nothing"})
+            if not states[0][1]:
+                out.append({**base, "state": "nothing" if known else "unknown"})
     return _frame(out, BLOCK_COLUMNS)
 
 
 def groups(headers: Iterable[Any]) -> pd.DataFrame:
     """One row per kind of KV cache group × distinct engine geometry, from trace headers.
 
-    ``groups`` counts the identical ones; ``window_tokens`` is null for full attention, ``bytes_per_block`` where unknown.
+    ``groups`` counts the identical ones; ``window_tokens`` is null for full attention, ``bytes_per_block`` where
+    unknown.
     """
     out: dict[tuple[Any, ...], dict[str, Any]] = {}
     for header in headers:
         for group in header.groups:
-            key = (header.version, group.kind, group.block_size, group.window, group.layers, group.drafter, header.scheduler_block)
-            row = out.setdefault(key, {"vllm": header.version, "kind": group.kind, "groups": 0, "layers_each": group.layers, "block_tokens": group.block_size, "window_tokens": group.window, "drafter": group.drafter, "bytes_per_block": group.bytes_per_block, "scheduler_block_tokens": header.scheduler_block, "seen": header})
+            key = (
+                header.version,
+                group.kind,
+                group.block_size,
+                group.window,
+                group.layers,
+                group.drafter,
+                header.scheduler_block,
+            )
+            row = out.setdefault(
+                key,
+                {
+                    "vllm": header.version,
+                    "kind": group.kind,
+                    "groups": 0,
+                    "layers_each": group.layers,
+                    "block_tokens": group.block_size,
+                    "window_tokens": group.window,
+                    "drafter": group.drafter,
+                    "bytes_per_block": group.bytes_per_block,
+                    "scheduler_block_tokens": header.scheduler_block,
+                    "seen": header,
+                },
+            )
             row["groups"] += row["seen"] is header
-    columns = {"vllm": TEXT, "kind": TEXT, "groups": INT, "layers_each": INT, "block_tokens": INT, "window_tokens": INT, "drafter": BOOL, "bytes_per_block": INT, "scheduler_block_tokens": INT}
+    columns = {
+        "vllm": TEXT,
+        "kind": TEXT,
+        "groups": INT,
+        "layers_each": INT,
+        "block_tokens": INT,
+        "window_tokens": INT,
+        "drafter": BOOL,
+        "bytes_per_block": INT,
+        "scheduler_block_tokens": INT,
+    }
     return _frame([{name: row[name] for name in columns} for row in out.values()], columns)
 
 
@@ -283,7 +337,9 @@ def lookups(found: Iterable[tuple[str, Any, str]]) -> pd.DataFrame:
                 "send": label,
                 "hit_tokens": lookup.hit_tokens,
                 "cause": cause.replace("_", " "),
-                "group": group_label(view.group.kind, view.group.block_size, view.group.window, bool(view.group.drafter)),
+                "group": group_label(
+                    view.group.kind, view.group.block_size, view.group.window, bool(view.group.drafter)
+                ),
                 "ends_the_hit": bool(view.limiting),
                 "stored_blocks": ranges_text(view.cached),
                 "needed_blocks": ranges_text([view.needed]) if view.needed else "not asked",
@@ -292,7 +348,16 @@ def lookups(found: Iterable[tuple[str, Any, str]]) -> pd.DataFrame:
             if tuple(row.items()) not in seen:
                 seen.add(tuple(row.items()))
                 out.append(row)
-    columns = {"send": TEXT, "hit_tokens": INT, "cause": TEXT, "group": TEXT, "ends_the_hit": BOOL, "stored_blocks": TEXT, "needed_blocks": TEXT, "missing_blocks": TEXT}
+    columns = {
+        "send": TEXT,
+        "hit_tokens": INT,
+        "cause": TEXT,
+        "group": TEXT,
+        "ends_the_hit": BOOL,
+        "stored_blocks": TEXT,
+        "needed_blocks": TEXT,
+        "missing_blocks": TEXT,
+    }
     return _frame(out, columns)
 
 
@@ -301,7 +366,15 @@ def agreement(frame: pd.DataFrame) -> pd.DataFrame:
     out: Rows = []
     for config, part in frame[frame["status"] == "ok"].groupby("config", sort=False):
         known = part["metrics_agree"].dropna()
-        out.append({"config": config, "sends": len(part), "compared": len(known), "agree": int(known.sum()), "disagree": int((~known).sum())})
+        out.append(
+            {
+                "config": config,
+                "sends": len(part),
+                "compared": len(known),
+                "agree": int(known.sum()),
+                "disagree": int((~known).sum()),
+            }
+        )
     return _frame(out, {"config": TEXT} | dict.fromkeys(("sends", "compared", "agree", "disagree"), INT))
 
 
@@ -314,8 +387,22 @@ def equality(pairs: pd.DataFrame) -> pd.DataFrame:
         judged = part[part["identical"].notna()]
         same = int(judged["identical"].sum())
         low, high = wilson(same, len(judged))
-        out.append({"model": model, "pair": str(pair).replace("-", " / "), "compared": len(judged), "identical": same, "void": len(part) - len(judged), "share_low": low if len(judged) else None, "share_high": high if len(judged) else None})
-    columns = {"model": TEXT, "pair": TEXT} | dict.fromkeys(("compared", "identical", "void"), INT) | dict.fromkeys(("share_low", "share_high"), FLOAT)
+        out.append(
+            {
+                "model": model,
+                "pair": str(pair).replace("-", " / "),
+                "compared": len(judged),
+                "identical": same,
+                "void": len(part) - len(judged),
+                "share_low": low if len(judged) else None,
+                "share_high": high if len(judged) else None,
+            }
+        )
+    columns = (
+        {"model": TEXT, "pair": TEXT}
+        | dict.fromkeys(("compared", "identical", "void"), INT)
+        | dict.fromkeys(("share_low", "share_high"), FLOAT)
+    )
     return _frame(out, columns)
 
 
@@ -333,11 +420,21 @@ def timeline(run: Mapping[str, Any]) -> pd.DataFrame:
     for name, stage in (run.get("stages") or {}).items():
         if isinstance(stage, Mapping) and stage.get("started_at"):
             stop = stage.get("finished_at")
-            out.append({"lane": name, "what": "stage", "status": stage.get("status"), "start": stage["started_at"], "stop": stop})
+            out.append(
+                {
+                    "lane": name,
+                    "what": "stage",
+                    "status": stage.get("status"),
+                    "start": stage["started_at"],
+                    "stop": stop,
+                }
+            )
     for row in _items(run, "servers"):
         lane = f"{row.get('id', '?')} {_setting(row)['setting'] or ''}".strip()
         ready = row.get("ready_at")
-        out.append({"lane": lane, "what": "starting", "start": row.get("started_at"), "stop": ready or row.get("stopped_at")})
+        out.append(
+            {"lane": lane, "what": "starting", "start": row.get("started_at"), "stop": ready or row.get("stopped_at")}
+        )
         out.append({"lane": lane, "what": "serving", "start": ready, "stop": row.get("stopped_at")})
     frame = _frame(out, SPAN_COLUMNS)
     frame = frame[frame["start"].notna() & frame["stop"].notna()].copy()
@@ -354,7 +451,21 @@ def hits(frame: pd.DataFrame) -> pd.DataFrame:
     ``rows`` counts all sends, ``count`` those with a reported hit length; ``cached_tokens``, ``cached_min`` and
     ``cached_max`` are null where none was. ``verdict`` is the worst of the sends behind the row.
     """
-    keys = ["config", "setting", "setting_id", "drafter", "lora", "as_served", "interval", "interval_order", "model", "tokens", "send", "index", "send_label"]
+    keys = [
+        "config",
+        "setting",
+        "setting_id",
+        "drafter",
+        "lora",
+        "as_served",
+        "interval",
+        "interval_order",
+        "model",
+        "tokens",
+        "send",
+        "index",
+        "send_label",
+    ]
     out: Rows = []
     for values, part in current(frame).groupby(keys, dropna=False, sort=False):
         cached = part["cached_tokens"].dropna()
@@ -375,7 +486,9 @@ def hits(frame: pd.DataFrame) -> pd.DataFrame:
             }
         )
     columns = {key: SEND_COLUMNS[key] for key in keys}
-    columns |= dict.fromkeys(("rows", "failed", "count", "prompt_tokens", "cached_tokens", "cached_min", "cached_max", "short_tokens"), INT)
+    columns |= dict.fromkeys(
+        ("rows", "failed", "count", "prompt_tokens", "cached_tokens", "cached_min", "cached_max", "short_tokens"), INT
+    )
     result = _frame(out, {**columns, "verdict": TEXT})
     result["rank"] = result["send"].map(_SEND_RANK).fillna(9)
     order = ["as_served", "drafter", "lora", "interval_order", "config", "tokens", "rank", "index"]
@@ -405,7 +518,9 @@ def latency(frame: pd.DataFrame) -> pd.DataFrame:
         )
     columns = {key: SEND_COLUMNS[key] for key in keys} | {"count": INT, "cached_tokens": INT}
     result = _frame(out, columns | dict.fromkeys(("median_ms", "min_ms", "max_ms"), FLOAT))
-    return result.sort_values(["drafter", "lora", "interval_order", "config", "tokens", "index"], kind="stable").reset_index(drop=True)
+    return result.sort_values(
+        ["drafter", "lora", "interval_order", "config", "tokens", "index"], kind="stable"
+    ).reset_index(drop=True)
 
 
 def sweep(frame: pd.DataFrame, stored: pd.DataFrame) -> pd.DataFrame:
@@ -424,7 +539,9 @@ def sweep(frame: pd.DataFrame, stored: pd.DataFrame) -> pd.DataFrame:
         for column, value in zip(family, first, strict=True):
             pick &= frame[column].isna() if pd.isna(value) else frame[column].eq(value).fillna(False)
         pick &= frame["tokens"].isin(swept["tokens"].dropna())
-        for (interval, order, tokens), part in current(frame[pick]).groupby(["interval", "interval_order", "tokens"], sort=False):
+        for (interval, order, tokens), part in current(frame[pick]).groupby(
+            ["interval", "interval_order", "tokens"], sort=False
+        ):
             second, third = (part[(part["send"] == "repeat") & (part["index"] == k)] for k in (2, 3))
             cell = stored[stored["series"].isin(part["series"])].drop_duplicates(["series", "gid"])
             series = max(cell["series"].nunique(), 1)
@@ -445,10 +562,20 @@ def sweep(frame: pd.DataFrame, stored: pd.DataFrame) -> pd.DataFrame:
                     "first_2_ms": second["first_token_ms"].median(),
                     "failed": int((part["status"] == "failed").sum()),
                     "blocks": _whole(cell["blocks"].sum() / series) if len(cell) else None,
-                    "bytes": _whole(cell["bytes"].sum() / series) if len(cell) and cell["bytes"].notna().all() else None,
+                    "bytes": _whole(cell["bytes"].sum() / series)
+                    if len(cell) and cell["bytes"].notna().all()
+                    else None,
                 }
             )
-    columns = {"config": TEXT, "interval": TEXT, "interval_order": FLOAT, "tokens": INT, "hit_2": INT, "hit_3": INT, "short_2": INT}
+    columns = {
+        "config": TEXT,
+        "interval": TEXT,
+        "interval_order": FLOAT,
+        "tokens": INT,
+        "hit_2": INT,
+        "hit_3": INT,
+        "short_2": INT,
+    }
     columns |= {"first_2_ms": FLOAT, "failed": INT, "blocks": INT, "bytes": INT}
     return _frame(out, columns).sort_values(["interval_order", "tokens"], kind="stable").reset_index(drop=True)
 
@@ -528,7 +655,13 @@ def _setting(row: Mapping[str, Any]) -> dict[str, Any]:
     order = -1.0 if interval is None else float(interval) if isinstance(interval, int) else math.inf
     picked = {key: setting.get(key) for key in ("drafter", "lora", "as_served", "dtype")}
     label = setting.get("label") or "unnamed"
-    return {**picked, "setting": label, "setting_id": setting.get("id") or label, "interval": interval_label(interval), "interval_order": order}
+    return {
+        **picked,
+        "setting": label,
+        "setting_id": setting.get("id") or label,
+        "interval": interval_label(interval),
+        "interval_order": order,
+    }
 
 
 def _resolved(row: Mapping[str, Any]) -> str | None:
@@ -538,7 +671,9 @@ def _resolved(row: Mapping[str, Any]) -> str | None:
 
 def _moment(value: Any) -> Any:
     """A time as pandas reads it; manifests hold ISO text or Unix seconds."""
-    return pd.Timestamp(value, unit="s", tz="UTC") if isinstance(value, (int, float)) and math.isfinite(value) else value
+    return (
+        pd.Timestamp(value, unit="s", tz="UTC") if isinstance(value, (int, float)) and math.isfinite(value) else value
+    )
 
 
 def _frame(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> pd.DataFrame:
@@ -549,7 +684,7 @@ def _frame(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> pd.
         if dtype == TIME:
             data[name] = _times(values)
         else:
-            data[name] = pd.Series(values, dtype=dtype)  # type: ignore[call-overload]
+            data[name] = pd.Series(values, dtype=dtype)
     return pd.DataFrame(data, columns=list(columns))
 
 
@@ -588,7 +723,7 @@ def _median(values: Any) -> int | None:
 def _ranges(value: Any) -> list[tuple[int, int]]:
     if not value:
         return []
-    return [tuple(value)] if isinstance(value[0], int) else [tuple(item) for item in value]  # type: ignore[misc]
+    return [tuple(value)] if isinstance(value[0], int) else [tuple(item) for item in value]
 
 
 def _dict(row: Mapping[str, Any], name: str) -> dict[str, Any]:

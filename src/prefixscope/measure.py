@@ -92,7 +92,7 @@ def measure(
     left = [setting for setting in settings if todo[setting]]
     stage.progress.plan(
         sum(START_S + sum(series.expected_s() for series in todo[setting]) for setting in left),
-        sum(len(todo[setting]) + 1 for setting in left),
+        sum(len(todo[setting]) for setting in left),
     )
     for position, setting in enumerate(left):
         after = left[position + 1] if position + 1 < len(left) else then

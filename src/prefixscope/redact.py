@@ -32,10 +32,15 @@ _MANIFEST = {"schema_version", "run_id", "created_at", "prefixscope_version"}
 _STAGE = {"status", "started_at", "finished_at", "seconds", "error", "note"}
 _SERVER = {"id", "command", "start_s", "started_at", "ready_at", "stopped_at"}
 
+_OURS = {"schema", "kind", "stage", "at", "cell", "series", "attempt", "role", "send", "request_id", "digest"}
+"""Fields that only prefixscope writes: identities and times, nothing to clean."""
+
 _PATH = re.compile(r"(?<![\w.:/…])(?:~|\.{1,2})?/(?:[^\s'\",;:=()<>/]+/)*[^\s'\",;:=()<>/]+/?")
 _URL = re.compile(r"(https?://)(?:[^/\s@'\"]*@)?([^/\s:'\"]+)")
 _ENDPOINT = re.compile(r"/(v1(/[a-z_/]+)?|metrics|health|version|tokenize|detokenize|ping|load)/?$")
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+_CONTROL = re.compile(
+    r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
 
 
 def clean(text: object, *, limit: int = 2000) -> str:
@@ -49,7 +54,7 @@ def row(value: Mapping[str, Any], *, include_text: bool = False) -> dict[str, An
     """A raw row with the fields that may leave."""
     kind = str(value.get("kind"))
     allowed = _COMMON | _ROWS.get(kind, set()) | (_TEXT if include_text and kind == "answer" else set())
-    out = {key: _value(value[key]) for key in value if key in allowed}
+    out = {key: value[key] if key in _OURS else _value(value[key]) for key in value if key in allowed}
     if isinstance(value.get("setting"), Mapping):
         out["setting"] = {key: _value(item) for key, item in value["setting"].items() if key in _SETTING}
     if isinstance(value.get("prompt"), Mapping):
@@ -60,7 +65,9 @@ def row(value: Mapping[str, Any], *, include_text: bool = False) -> dict[str, An
 def environment(run: Mapping[str, Any]) -> dict[str, str]:
     """What is said about the machine."""
     found = run.get("environment")
-    return {key: clean(value) for key, value in found.items() if key in _ENVIRONMENT} if isinstance(found, Mapping) else {}
+    return (
+        {key: clean(value) for key, value in found.items() if key in _ENVIRONMENT} if isinstance(found, Mapping) else {}
+    )
 
 
 def manifest(run: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,7 +91,11 @@ def manifest(run: Mapping[str, Any]) -> dict[str, Any]:
         | {"setting": {key: _value(item) for key, item in (server.get("setting") or {}).items() if key in _SETTING}}
         for server in _items(run, "servers")
     ]
-    for name, keys in (("facts", ("name", "value", "source")), ("warnings", ("code", "stage", "detail", "remedy")), ("time", ("stage", "what", "seconds", "at"))):
+    for name, keys in (
+        ("facts", ("name", "value", "source")),
+        ("warnings", ("code", "stage", "detail", "remedy")),
+        ("time", ("stage", "what", "seconds", "at")),
+    ):
         out[name] = [{key: _value(item.get(key)) for key in keys} for item in _items(run, name)]
     return out
 

@@ -25,7 +25,7 @@ from prefixscope import frames, redact
 from prefixscope.display import themed
 from prefixscope.errors import ReportError
 from prefixscope.sections import Figure, Material, Section, command, gather, headline_figure, sections
-from prefixscope.theme import vega_config
+from prefixscope.theme import DARK, vega_config
 from prefixscope.verdict import count, number
 
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+(?: (?:[\d,]+|None)(?![\w,]))?")
@@ -35,11 +35,12 @@ PLAIN_BYTES, MOST_BYTES = 250_000, 600_000
 
 _NAMES = {
     "cpus": "CPUs", "cpu": "CPU", "gpu": "GPU", "gpus": "GPUs", "memory_gib": "memory, GiB", "memory_gb": "memory, GB",
-    "os": "operating system", "cuda": "CUDA", "vllm": "vLLM", "python": "Python", "torch": "PyTorch", "libc": "C library",
+    "os": "operating system", "cuda": "CUDA", "vllm": "vLLM", "python": "Python", "torch": "PyTorch",
+    "libc": "C library",
 }  # fmt: skip
 
-MOST_ROWS = 400
-"""Rows of one table; the data to download holds the others."""
+MOST_ROWS, MOST_RAW_ROWS = 400, 20_000
+"""Rows of one table, where the data to download holds the others; raw rows above which they are only named."""
 
 
 def render_report(run_dir: Path | str, *, out: Path | str | None = None, include_text: bool = False) -> Path:
@@ -64,7 +65,8 @@ def render_report(run_dir: Path | str, *, out: Path | str | None = None, include
         target.write_text(page, encoding="utf-8")
     except OSError as error:
         raise ReportError(
-            f"the report can't be written to {target}: {error.strerror}", remedy="name a file in a writable folder: --out FILE"
+            f"the report can't be written to {target}: {error.strerror}",
+            remedy="name a file in a writable folder: --out FILE",
         ) from error
     return target
 
@@ -75,12 +77,16 @@ def render_html(run_dir: Path, *, include_text: bool = False) -> str:
     headline = headline_figure(material)
     made = sections(material, include_text=include_text)
     drawn = {figure.id: _Drawn(figure) for figure in _figures(headline, made)}
-    library = str(vl_convert.javascript_bundle())
+    bundle: Any = vl_convert.javascript_bundle  # its stub asks for arguments that it does not need
+    library = str(bundle())
     if "</script" in library.lower() or "<!--" in library:
-        raise ReportError("Vega's code can't be inlined: it holds a script end", remedy="pip install --upgrade vl-convert-python")
+        raise ReportError(
+            "Vega's code can't be inlined: it holds a script end", remedy="pip install --upgrade vl-convert-python"
+        )
     data = {
         "charts": {name: figure.embedded for name, figure in drawn.items()},
         "configs": {scheme: {**vega_config(scheme), "background": "transparent"} for scheme in ("light", "dark")},
+        "dark": DARK,
     }
     payload, script = script_json(data), _resource("report.js")
     environment = jinja2.Environment(
@@ -130,9 +136,7 @@ class Download:
 def downloads(run_dir: Path, material: Material, *, include_text: bool) -> list[Download]:
     """The raw rows, the manifest and the frames, as links that need no network."""
     rows, _ = frames.read_rows(run_dir)
-    lines = "".join(
-        json.dumps(redact.row(row, include_text=include_text), ensure_ascii=False, sort_keys=True) + "\n" for row in rows
-    )
+    what = f"every raw row ({number(len(rows))})"
     tables = {
         "hits.csv": ("hit lengths by configuration, prompt length and send", material.hits),
         "latency.csv": ("time to first token", material.latency),
@@ -140,7 +144,12 @@ def downloads(run_dir: Path, material: Material, *, include_text: bool) -> list[
         "blocks.csv": ("block ranges of the lookups shown", material.blocks),
         "comparisons.csv": ("compared answers", material.comparisons),
     }
-    made = [_download("rows.jsonl", f"every raw row ({number(len(rows))})", lines)] if rows else []
+    if len(rows) > MOST_RAW_ROWS:
+        made = [Download(name="rows.jsonl", what=what, href="", note="too many to embed: left in the run directory")]
+    else:
+        shared = (redact.row(row, include_text=include_text) for row in rows)
+        lines = "".join(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in shared)
+        made = [_download("rows.jsonl", what, lines)] if rows else []
     made += [_download(name, what, table.to_csv(index=False)) for name, (what, table) in tables.items() if len(table)]
     manifest = json.dumps(redact.manifest(material.run), indent=1, ensure_ascii=False, sort_keys=True)
     return [*made, _download("run.json", "the run's manifest, shortened for sharing", manifest)]
@@ -152,13 +161,15 @@ def _download(name: str, what: str, text: str) -> Download:
         # A fixed time stamp: equal rows give equal bytes.
         data, kind, name = gzip.compress(data, 9, mtime=0), "application/gzip", f"{name}.gz"
     if len(data) > MOST_BYTES:
-        return Download(name=name, what=what, href="", note=f"{number(len(data) / 2**20)} MiB compressed: left in the run directory")
+        return Download(
+            name=name, what=what, href="", note=f"{number(len(data) / 2**20)} MiB compressed: left in the run directory"
+        )
     href = f"data:{kind};base64,{base64.b64encode(data).decode()}"
     return Download(name=name, what=what, href=href, note=f"{number(max(round(len(data) / 1024), 1))} KiB")
 
 
 class _Drawn:
-    """A figure ready for the page: its title as text, a specification for Vega, and an SVG for readers without scripts."""
+    """A figure ready for the page: title as text, a specification for Vega, an SVG for readers without scripts."""
 
     def __init__(self, figure: Figure) -> None:
         spec = themed(figure.chart)
@@ -169,17 +180,28 @@ class _Drawn:
         svg = str(vl_convert.vegalite_to_svg(spec))
         self.svg = Markup(_own_ids(svg, figure.id))
         spec.pop("config")
-        width = float(svg.split('width="', 1)[1].split('"', 1)[0])
         plot, columns = _plot_width(spec)
         # What the drawing takes beside its plots is known here; the page gives the plots whatever room is left.
-        self.embedded = {"spec": spec, "plot": plot, "columns": columns, "beside": round(width - plot * columns, 1)}
+        beside = [round(_svg_width(svg) - plot * columns, 1)]
+        if columns > 1:
+            narrow = str(vl_convert.vegalite_to_svg({**spec, "columns": 1, "config": vega_config()}))
+            beside.append(round(_svg_width(narrow) - plot, 1))
+        self.embedded = {"spec": spec, "plot": plot, "columns": columns, "beside": beside}
+
+
+def _svg_width(svg: str) -> float:
+    return float(svg.split('width="', 1)[1].split('"', 1)[0])
 
 
 def _own_ids(svg: str, prefix: str) -> str:
-    """The SVG with ids that count from this figure on: Vega counts over a whole process, and a page needs unique ones."""
+    """The SVG with ids of its own: Vega counts them over a whole process, and a page needs unique ones."""
     found = dict.fromkeys(re.findall(r'\bid="([a-z]+\d+)"', svg))
     names = {old: f"{prefix}-{place}" for place, old in enumerate(found)}
-    return re.sub(r'(?<=id=")[a-z]+\d+(?=")|(?<=url\(#)[a-z]+\d+(?=\))', lambda match: names.get(match.group(0), match.group(0)), svg)
+    return re.sub(
+        r'(?<=id=")[a-z]+\d+(?=")|(?<=url\(#)[a-z]+\d+(?=\))',
+        lambda match: names.get(match.group(0), match.group(0)),
+        svg,
+    )
 
 
 def _plot_width(spec: dict[str, Any]) -> tuple[float, int]:
@@ -207,18 +229,32 @@ def _facts(material: Material) -> list[tuple[str, str, str]]:
     rows += [(item["name"] or "", _plain(item["value"]), item["source"] or "") for item in run["facts"]]
     for header in material.headers[:1]:
         rows += [(name, value, "trace header") for name, value in _geometry(header)]
-    rows += [(_NAMES.get(name, name.replace("_", " ")), value, "this machine") for name, value in run["environment"].items()]
+    rows += [
+        (_NAMES.get(name, name.replace("_", " ")), value, "this machine") for name, value in run["environment"].items()
+    ]
     return [row for row in dict.fromkeys(rows) if row[1]]
 
 
 def _geometry(header: dict[str, Any]) -> list[tuple[str, str]]:
     kinds: dict[str, int] = {}
     for group in header.get("groups") or []:
-        label = frames.group_label(str(group.get("kind")), int(group.get("block_size") or 0), group.get("window"), bool(group.get("drafter")))
+        label = frames.group_label(
+            str(group.get("kind")), int(group.get("block_size") or 0), group.get("window"), bool(group.get("drafter"))
+        )
         kinds[label.replace(" · ", ", ")] = kinds.get(label.replace(" · ", ", "), 0) + 1
     words = "; ".join(f"{amount} × {label}" for label, amount in kinds.items())
-    tokens = [(name, header.get(key)) for name, key in (("scheduler block", "scheduler_block"), ("hash block", "hash_block"), ("shortest prompt that can hit", "min_prompt_tokens"))]
-    return [("KV cache groups", words), *((name, count(int(value), "token")) for name, value in tokens if isinstance(value, int))]
+    tokens = [
+        (name, header.get(key))
+        for name, key in (
+            ("scheduler block", "scheduler_block"),
+            ("hash block", "hash_block"),
+            ("shortest prompt that can hit", "min_prompt_tokens"),
+        )
+    ]
+    return [
+        ("KV cache groups", words),
+        *((name, count(int(value), "token")) for name, value in tokens if isinstance(value, int)),
+    ]
 
 
 def _servers(material: Material) -> list[dict[str, str]]:
@@ -251,7 +287,9 @@ def _joined(text: Any) -> str:
 
 
 def _policy(scripts: Sequence[str]) -> str:
-    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in scripts)
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in scripts
+    )
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; connect-src 'none'; "
         "base-uri 'none'; form-action 'none'"
@@ -259,5 +297,4 @@ def _policy(scripts: Sequence[str]) -> str:
 
 
 def _resource(name: str) -> str:
-    return files("prefixscope").joinpath("templates", name).read_text(encoding="utf-8")
-
+    return files("prefixscope").joinpath(f"templates/{name}").read_text(encoding="utf-8")

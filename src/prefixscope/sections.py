@@ -1,4 +1,4 @@
-"""The report's sections: what to look for, a figure, a table, how to decide. All sentences with numbers are computed."""
+"""The report's sections: what to look for, a figure, a table, how to decide. Every number in them is computed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """One question of the report. ``findings`` are (about what, what was found); ``missing`` says what would fill it where there is nothing to show."""
+    """One question of the report.
+
+    ``findings`` are (about what, what was found); ``missing`` says what would fill the section, ``command`` how.
+    """
 
     id: str
     title: str
@@ -135,7 +138,7 @@ def hit_lengths(material: Material) -> Section:
     table = material.hits
     title, section_id = "Hit lengths", "hits"
     if not len(table):
-        return _empty(section_id, title, "No request has been measured yet.", "baseline")
+        return _empty(material, section_id, title, "No request has been measured yet.", "baseline")
     names = configurations(material)
     figure = charts.hits_by_length(table, configs=names)
     doubtful = material.sent["metrics_agree"].dropna()
@@ -148,15 +151,16 @@ def hit_lengths(material: Material) -> Section:
     if len(doubtful):
         wrong = int((~doubtful).sum())
         after.append(
-            f"The server's own counters (/metrics) gave the same hit length in {len(doubtful) - wrong:,} of {len(doubtful):,} requests"
+            f"The server's own counters (/metrics) gave the same hit length in {len(doubtful) - wrong:,} of "
+            f"{len(doubtful):,} requests"
             + (f"; the {count(wrong, 'other')} should be read with care." if wrong else ".")
         )
     return Section(
         id=section_id,
         title=title,
         before=(
-            "Each prompt was sent under a salt of its own, so its first send is provably cold. Look for the prompt length "
-            "from which the second send stops following the dashed line.",
+            "Each prompt was sent under a salt of its own, so its first send is provably cold. Look for the prompt "
+            "length from which the second send stops following the dashed line.",
         ),
         figures=() if figure is None else (Figure(id=section_id, chart=figure),),
         after=tuple(after),
@@ -179,7 +183,7 @@ def _hit_table(table: pd.DataFrame) -> Table:
         rows.append((str(config), number(tokens), *cells, short, "—" if pd.isna(found) else str(found)))
     columns = ("configuration", "prompt tokens", *present, "short at send 2", "verdict")
     return Table(
-        caption="Cached tokens by send. “Short” is prompt tokens minus cached tokens; a dash is a value that was not reported.",
+        caption="Cached tokens by send. “Short” is prompt tokens minus cached tokens; a dash was not reported.",
         columns=columns,
         rows=tuple(rows),
         numeric=frozenset(columns[1:-1]),
@@ -192,7 +196,8 @@ def _hit_cell(row: Any) -> str:
     if pd.isna(row["cached_tokens"]):
         return "—"
     if row["cached_min"] != row["cached_max"]:
-        return f"{number(row['cached_tokens'])} ({number(row['cached_min'])}–{number(row['cached_max'])}, n = {row['count']})"
+        span = f"{number(row['cached_min'])}–{number(row['cached_max'])}"
+        return f"{number(row['cached_tokens'])} ({span}, n = {row['count']})"
     return number(row["cached_tokens"])
 
 
@@ -200,24 +205,49 @@ def first_token(material: Material) -> Section:
     title, section_id = "Time to first token", "latency"
     table = material.latency
     if not len(table):
-        return _empty(section_id, title, "No latency has been measured yet.", "baseline")
+        return _empty(material, section_id, title, "No latency has been measured yet.", "baseline")
     names = configurations(material)
     chart = charts.first_token(table, configs=names)
     rows = tuple(
-        (str(row.config), number(row.tokens), str(row.send_label), number(row.cached_tokens), *map(_ms, (row.median_ms, row.min_ms, row.max_ms)), number(row.rows))
+        (
+            str(row.config),
+            number(row.tokens),
+            str(row.send_label),
+            number(row.cached_tokens),
+            *map(_ms, (row.median_ms, row.min_ms, row.max_ms)),
+            number(row.rows),
+        )
         for row in table[table["config"].isin(names)].rename(columns={"count": "rows"}).itertuples()
     )
-    columns = ("configuration", "prompt tokens", "send", "cached tokens", "median, ms", "lowest, ms", "highest, ms", "sends")
+    columns = (
+        "configuration",
+        "prompt tokens",
+        "send",
+        "cached tokens",
+        "median, ms",
+        "lowest, ms",
+        "highest, ms",
+        "sends",
+    )
     return Section(
         id=section_id,
         title=title,
-        before=("What a hit is worth to the person who waits. Compare a configuration's coloured points with its own grey one.",),
+        before=(
+            "What a hit is worth to the person who waits. Compare a configuration's coloured points with its grey one.",
+        ),
         figures=() if chart is None else (Figure(id=section_id, chart=chart),),
         after=(
-            "Believe differences that are larger than the range of equal sends. The first request of each server and adapter "
-            "pays for warming up; it was sent and discarded.",
+            "Believe differences that are larger than the range of equal sends. The first request of each server and "
+            "adapter pays for warming up; it was sent and discarded.",
         ),
-        tables=(Table(caption="Time to first token, median and range.", columns=columns, rows=rows, numeric=frozenset(columns[1:2] + columns[3:])),),
+        tables=(
+            Table(
+                caption="Time to first token, median and range.",
+                columns=columns,
+                rows=rows,
+                numeric=frozenset(columns[1:2] + columns[3:]),
+            ),
+        ),
     )
 
 
@@ -225,28 +255,50 @@ def block_trace(material: Material) -> Section:
     title, section_id = "Block trace", "blocks"
     chart = charts.block_ruler(material.blocks)
     if chart is None:
-        what = "The tracer ran, but none of its lookups belongs to a repeated send." if material.traced else "No engine was traced in this run."
-        return _empty(section_id, title, what, "trace")
+        what = (
+            "The tracer ran, but none of its lookups belongs to a repeated send."
+            if material.traced
+            else "No engine was traced in this run."
+        )
+        return _empty(material, section_id, title, what, "trace")
     rows = tuple(
-        (str(row.send_label), str(row.gid), str(row.group).replace(" · ", ", "), str(row.state), charts.block_range(row.start, row.stop), number(row.start_token), number(row.stop_token))
+        (
+            str(row.send_label),
+            str(row.gid),
+            str(row.group).replace(" · ", ", "),
+            str(row.state),
+            charts.block_range(row.start, row.stop),
+            number(row.start_token),
+            number(row.stop_token),
+        )
         for row in material.blocks.itertuples()
-        if row.state != "nothing"
+        if not pd.isna(row.start)
     )
     columns = ("lookup", "group", "kind", "state", "blocks", "from token", "to token")
     causes = tuple(
-        (label, " ".join(filter(None, map(_sentence, (cause.sentence, cause.remedy, cause.price))))) for label, cause in material.causes
+        (label, " ".join(filter(None, map(_sentence, (cause.sentence, cause.remedy, cause.price)))))
+        for label, cause in material.causes
     )
     return Section(
         id=section_id,
         title=title,
         before=(
-            "A request hits only as far as every KV cache group can back it. For each group the ruler shows what was stored when "
-            "the lookup came and what it needed. Look for an outline that is not filled from end to end.",
+            "A request hits only as far as every KV cache group can back it. For each group the ruler shows what was "
+            "stored when the lookup came and what it needed. Look for an outline that is not filled from end to end.",
         ),
         figures=(Figure(id=section_id, chart=chart),),
         findings=causes,
-        after=("One missing block is enough: a sliding-window group backs a hit only with its whole window, without a gap.",),
-        tables=(Table(caption="Block ranges per lookup and group; block numbers are the group's own.", columns=columns, rows=rows, numeric=frozenset({"group", "from token", "to token"})),),
+        after=(
+            "One missing block is enough: a sliding-window group backs a hit only with its whole window, without gaps.",
+        ),
+        tables=(
+            Table(
+                caption="Block ranges per lookup and group; block numbers are the group's own.",
+                columns=columns,
+                rows=rows,
+                numeric=frozenset({"group", "from token", "to token"}),
+            ),
+        ),
     )
 
 
@@ -254,26 +306,51 @@ def sweep(material: Material) -> Section:
     title, section_id = "Retention sweep", "sweep"
     table = material.sweep
     if not len(table):
-        return _empty(section_id, title, "No retention interval has been swept yet.", "sweep", _skipped(material, "sweep"))
+        return _empty(material, section_id, title, "No retention interval has been swept yet.", "sweep")
     chart = charts.hit_against_interval(table)
     rows = tuple(
-        (str(row.interval), number(row.tokens), *map(number, (row.hit_2, row.hit_3, row.short_2)), _ms(row.first_2_ms), number(row.blocks), _mib(row.bytes), "failed" if row.failed else "")
+        (
+            str(row.interval),
+            number(row.tokens),
+            *map(number, (row.hit_2, row.hit_3, row.short_2)),
+            _ms(row.first_2_ms),
+            number(row.blocks),
+            _mib(row.bytes),
+            "failed" if row.failed else "",
+        )
         for row in table.itertuples()
     )
-    columns = ("interval", "prompt tokens", "hit, send 2", "hit, send 3", "short at send 2", "first token, send 2, ms", "blocks kept", "MiB kept", "note")
+    columns = (
+        "interval",
+        "prompt tokens",
+        "hit, send 2",
+        "hit, send 3",
+        "short at send 2",
+        "first token, send 2, ms",
+        "blocks kept",
+        "MiB kept",
+        "note",
+    )
     return Section(
         id=section_id,
         title=title,
         before=(
-            "The server was restarted for each --prefix-cache-retention-interval. Look for the intervals at which the lines of "
-            "your own prompt lengths leave the floor.",
+            "The server was restarted for each --prefix-cache-retention-interval. Look for the intervals at which the "
+            "lines of your own prompt lengths leave the floor.",
         ),
         figures=() if chart is None else (Figure(id=section_id, chart=chart),),
         after=(
-            "Choose among the intervals that lift every length you serve. A coarse interval can lift long prompts and leave short "
-            "ones on the floor; the next section says what each one keeps.",
+            "Choose among the intervals that lift every length you serve. A coarse interval can lift long prompts and "
+            "leave short ones on the floor; the next section says what each one keeps.",
         ),
-        tables=(Table(caption="One row per interval and prompt length.", columns=columns, rows=rows, numeric=frozenset(columns[1:-1])),),
+        tables=(
+            Table(
+                caption="One row per interval and prompt length.",
+                columns=columns,
+                rows=rows,
+                numeric=frozenset(columns[1:-1]),
+            ),
+        ),
     )
 
 
@@ -281,27 +358,44 @@ def cost(material: Material) -> Section:
     title, section_id = "What it costs", "cost"
     chart = charts.cost_against_shortfall(material.sweep)
     if chart is None:
-        return _empty(section_id, title, "Blocks kept are counted by the sweep, on a traced engine.", "sweep", _skipped(material, "sweep"))
+        return _empty(material, section_id, title, "Blocks kept are counted by the sweep, on a traced engine.", "sweep")
     stored = material.kept
     tokens = stored["tokens"].max()
     kept = stored[stored["tokens"] == tokens].drop_duplicates(["series", "gid"])
     kinds = kept.groupby(["interval", "interval_order", "group_kind", "block_size"], sort=False)
     rows = tuple(
-        (str(interval), str(kind), number(len(part)), number(size), number(part["blocks"].sum()), _mib(part["bytes"].sum() if part["bytes"].notna().all() else None))
+        (
+            str(interval),
+            str(kind),
+            number(len(part)),
+            number(size),
+            number(part["blocks"].sum()),
+            _mib(part["bytes"].sum() if part["bytes"].notna().all() else None),
+        )
         for (interval, _, kind, size), part in sorted(kinds, key=lambda item: item[0][1])
     )
     columns = ("interval", "group kind", "groups", "block, tokens", "blocks kept", "MiB kept")
     return Section(
         id=section_id,
         title=title,
-        before=(f"What one prompt of {number(tokens)} tokens leaves in the cache, against what its second send still has to compute.",),
+        before=(
+            f"What one prompt of {number(tokens)} tokens leaves in the cache, against what its second send still "
+            "has to compute.",
+        ),
         figures=(Figure(id=section_id, chart=chart),),
         after=(
-            "Kept blocks are evictable: they take nothing from running requests. But on a small cache they push out other "
-            "prompts, and an interval that fixes the resend can lower the hit rate of mixed traffic. This figure is unpressured: "
-            "one prompt in an otherwise idle cache.",
+            "Kept blocks are evictable: they take nothing from running requests. But on a small cache they push out "
+            "other prompts, and an interval that fixes the resend can lower the hit rate of mixed traffic. This figure "
+            "is unpressured: one prompt in an otherwise idle cache.",
         ),
-        tables=(Table(caption=f"Blocks kept after one send of {number(tokens)} tokens, by kind of group.", columns=columns, rows=rows, numeric=frozenset(columns[2:])),),
+        tables=(
+            Table(
+                caption=f"Blocks kept after one send of {number(tokens)} tokens, by kind of group.",
+                columns=columns,
+                rows=rows,
+                numeric=frozenset(columns[2:]),
+            ),
+        ),
     )
 
 
@@ -309,14 +403,21 @@ def equality(material: Material, *, include_text: bool) -> Section:
     title, section_id = "Output equality", "equality"
     table = material.comparisons
     if not len(table):
-        return _empty(section_id, title, "No answers have been compared yet.", "equality")
+        return _empty(material, section_id, title, "No answers have been compared yet.", "equality")
     after = []
-    for pair, what in (("cold-warm", "warm answers equal the cold ones"), ("cold-control", "control answers equal the cold ones")):
+    for pair, what in (
+        ("cold-warm", "warm answers equal the cold ones"),
+        ("cold-control", "control answers equal the cold ones"),
+    ):
         part = table[table["pair"] == pair]
         void = int((part["class"] == "void").sum())
         judged = part[part["identical"].notna()]
         if not len(judged):
-            after.append(f"No {what.split()[0]} answer could be compared." if not void else f"All {count(void, 'comparison')} are void: nothing was reused.")
+            after.append(
+                f"No {what.split()[0]} answer could be compared."
+                if not void
+                else f"All {count(void, 'comparison')} are void: nothing was reused."
+            )
             continue
         equal = int(judged["identical"].sum())
         low, high = wilson(equal, len(judged))
@@ -324,27 +425,58 @@ def equality(material: Material, *, include_text: bool) -> Section:
         after.append(sentence + (f"; {void} more are void, since nothing was reused." if void else "."))
     control = table[table["pair"] == "cold-control"]
     after.append(
-        "Blame the cache only for differences that the control does not show as well: a model that answers differently when asked "
-        "twice without the cache will do so with it."
+        "Blame the cache only for differences that the control does not show as well: a model that answers "
+        "differently when asked twice without the cache will do so with it."
         if len(control)
         else "Without a control no difference can be blamed on the cache."
     )
     different = table[table["identical"].eq(False).fillna(False) | (table["class"] == "void")]
     rows = tuple(
-        (str(row.document), str(row.model), str(row.pair).replace("-", " / "), str(row.kind), number(row.first_difference), "—" if pd.isna(row.margin) else f"{row.margin:.4f}", number(row.cached_tokens), str(row.by))
+        (
+            str(row.document),
+            str(row.model),
+            str(row.pair).replace("-", " / "),
+            str(row.kind),
+            number(row.first_difference),
+            "—" if pd.isna(row.margin) else f"{row.margin:.4f}",
+            number(row.cached_tokens),
+            str(row.by),
+        )
         for row in different.assign(kind=different["class"]).itertuples()
     )
-    columns = ("document", "served name", "pair", "what differs", "at position", "margin, nats", "cached tokens", "compared by")
-    tables = [Table(caption="Every pair that is not identical." if rows else "All pairs are identical; nothing to list.", columns=columns, rows=rows, numeric=frozenset(columns[4:7]))]
+    columns = (
+        "document",
+        "served name",
+        "pair",
+        "what differs",
+        "at position",
+        "margin, nats",
+        "cached tokens",
+        "compared by",
+    )
+    tables = [
+        Table(
+            caption="Every pair that is not identical." if rows else "All pairs are identical; nothing to list.",
+            columns=columns,
+            rows=rows,
+            numeric=frozenset(columns[4:7]),
+        )
+    ]
     if include_text:
         answered = material.answers
-        said = tuple((str(row.document), str(row.model), str(row.arm), redact.clean("" if pd.isna(row.text) else row.text)) for row in answered.itertuples())
+        said = tuple(
+            (str(row.document), str(row.model), str(row.arm), redact.clean("" if pd.isna(row.text) else row.text))
+            for row in answered.itertuples()
+        )
         tables.append(Table(caption="The answers.", columns=("document", "served name", "send", "answer"), rows=said))
     figure = charts.equality_matrix(table)
     return Section(
         id=section_id,
         title=title,
-        before=("Does a cached prefix change what the model says? Greedy answers to the same documents, without and with a hit. Look for cells that do not say “same”.",),
+        before=(
+            "Does a cached prefix change what the model says? Greedy answers to the same documents, without and with a "
+            "hit. Look for cells that do not say “same”.",
+        ),
         figures=() if figure is None else (Figure(id=section_id, chart=figure),),
         after=tuple(after),
         tables=tuple(tables),
@@ -355,7 +487,7 @@ def time_spent(material: Material) -> Section:
     title, section_id = "Where the time went", "time"
     chart = charts.time_spent(material.timeline)
     if chart is None:
-        return _empty(section_id, title, "No stage has run yet.", None)
+        return _empty(material, section_id, title, "No stage has run yet.", None)
     totals: dict[tuple[str, str], list[float]] = {}
     for item in material.run.get("time", []):
         if isinstance(item, Mapping) and isinstance(item.get("seconds"), (int, float)):
@@ -367,17 +499,45 @@ def time_spent(material: Material) -> Section:
         title=title,
         before=("Servers take most of a run's time by starting. Several stages share one server where they can.",),
         figures=(Figure(id=section_id, chart=chart),),
-        tables=(Table(caption="Seconds by stage.", columns=("stage", "what", "times", "seconds"), rows=rows, numeric=frozenset({"times", "seconds"})),) if rows else (),
+        tables=(
+            Table(
+                caption="Seconds by stage.",
+                columns=("stage", "what", "times", "seconds"),
+                rows=rows,
+                numeric=frozenset({"times", "seconds"}),
+            ),
+        )
+        if rows
+        else (),
     )
 
 
 def warnings(material: Material) -> Section:
     found = [item for item in material.run.get("warnings", []) if isinstance(item, Mapping)]
     rows = [tuple(redact.clean(item.get(key) or "") for key in ("stage", "code", "detail", "remedy")) for item in found]
-    rows += [("", "unreadable-rows", problem, "nothing to do: everything else was read") for problem in material.problems]
+    version = material.run.get("schema_version", 1)
+    if version != 1:
+        rows.append(
+            (
+                "",
+                "other-schema",
+                f"The run's schema is {redact.clean(version)}, this report reads 1.",
+                "pip install --upgrade prefixscope",
+            )
+        )
+    rows += [
+        ("", "unreadable-rows", problem, "nothing to do: everything else was read") for problem in material.problems
+    ]
     failed = material.sent[material.sent["status"] == "failed"]
     for (stage, error), part in failed.groupby(["stage", "error"], dropna=False, sort=False):
-        rows.append((str(stage), "failed-requests", f"{count(len(part), 'request')} failed: {redact.clean(error)}", command(str(stage))))
+        rows.append(
+            (
+                str(stage),
+                "failed-requests",
+                f"{count(len(part), 'request')} failed: {redact.clean(error)}",
+                command(str(stage)),
+            )
+        )
     for name, stage in (material.run.get("stages") or {}).items():
         if isinstance(stage, Mapping) and stage.get("status") in ("failed", "partial", "interrupted"):
             why = redact.clean(stage.get("error") or stage.get("note") or "no reason was recorded")
@@ -398,17 +558,28 @@ def command(stage: str | None) -> str:
     return "prefixscope run -o RUN --resume" + (f" --only {stage}" if stage else "")
 
 
-def _empty(section_id: str, title: str, missing: str, stage: str | None, why: str = "") -> Section:
-    return Section(id=section_id, title=title, missing=f"{missing} {why}".strip(), command=command(stage))
-
-
-def _skipped(material: Material, stage: str) -> str:
+def _empty(material: Material, section_id: str, title: str, missing: str, stage: str | None) -> Section:
+    """A section without data: why, and the command that fills it."""
     entry = (material.run.get("stages") or {}).get(stage)
-    note = entry.get("note") or entry.get("error") if isinstance(entry, Mapping) else None
-    return f"{redact.clean(note)[:1].upper()}{redact.clean(note)[1:]}." if note else ""
+    entry = entry if isinstance(entry, Mapping) else {}
+    why = redact.clean(entry.get("note") or entry.get("error") or "").strip()
+    if why:
+        missing = f"{missing} {why[:1].upper()}{_sentence(why)[1:]}"
+    fill = command(stage)
+    if entry.get("status") == "skipped":
+        # The stage can't run on this target at all; its warning says on which it can.
+        warned = [
+            item
+            for item in material.run.get("warnings", [])
+            if isinstance(item, Mapping) and item.get("stage") == stage
+        ]
+        fill = next((redact.clean(item["remedy"]) for item in warned if item.get("remedy")), fill)
+    return Section(id=section_id, title=title, missing=missing, command=fill)
 
 
-def _trace(run_dir: Path, sent: pd.DataFrame, verdict: Verdict) -> tuple[pd.DataFrame, list[tuple[str, Any]], list[str]]:
+def _trace(
+    run_dir: Path, sent: pd.DataFrame, verdict: Verdict
+) -> tuple[pd.DataFrame, list[tuple[str, Any]], list[str]]:
     """Block ranges of the sends that the verdict rests on, their causes, and what could not be read."""
     nothing = frames.blocks([])
     if not any((run_dir / "trace").glob("*.jsonl")) or verdict.config is None:

@@ -1,7 +1,8 @@
 """One look for every chart and page: the same colour for the same thing everywhere.
 
 The hues are Okabe and Ito's, which stay apart for colour-blind readers; every figure also differs in shape,
-position or text, so that it can be read in grey. White text on any of them has a contrast of at least 4 to 1.
+position or text, so that it can be read in grey. White text on any of them has a contrast of at least 4 to 1;
+on dark paper ``DARK`` gives each a lighter twin, so that labels in these colours stay readable there.
 
 | thing | colour | second sign |
 |---|---|---|
@@ -41,6 +42,17 @@ CLASS_COLOURS = {
 }
 SERIES = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, GREY)
 """Colours for things with no meaning of their own (prompt lengths), in order."""
+
+DARK = {
+    GREY: "#8a929c",
+    BLUE: "#2a8fca",
+    GREEN: "#1f9a76",
+    VERMILION: "#e0702a",
+    ORANGE: "#b98114",
+    PURPLE: "#b56f9e",
+    SKY: "#58a9da",
+}
+"""What a colour becomes in the dark scheme."""
 
 INK = {"light": "#1c2024", "dark": "#e8eaed"}
 QUIET = {"light": "#667079", "dark": "#a0a8b2"}
@@ -86,7 +98,14 @@ def vega_config(scheme: str = "light") -> dict[str, Any]:
         },
         "axisY": {"domain": False, "ticks": False, "labelPadding": 8},
         "axisBand": {"grid": False},
-        "header": {"labelColor": ink, "labelFontSize": 12, "labelFontWeight": 600, "labelAnchor": "start", "labelLimit": 420, "title": None},
+        "header": {
+            "labelColor": ink,
+            "labelFontSize": 12,
+            "labelFontWeight": 600,
+            "labelAnchor": "start",
+            "labelLimit": 420,
+            "title": None,
+        },
         "legend": {"labelColor": quiet, "titleColor": quiet, "labelFontSize": 11, "titleFontSize": 11, "orient": "top"},
         "text": {"color": ink, "fontSize": 11},
         "rule": {"color": quiet},

@@ -210,6 +210,7 @@ class Trace:
         self.incidents: tuple[Incident, ...] = ()
         self.warnings: tuple[tuple[str, str], ...] = ()
         self._by_id: dict[str, list[int]] = {}
+        self._by_length: dict[int, list[int]] = {}
         self._stores: dict[str, tuple[Stored, ...]] = {}
 
     def lookup(self, request_id: str) -> Lookup | None:
@@ -221,6 +222,10 @@ class Trace:
     def all_lookups(self, request_id: str) -> tuple[Lookup, ...]:
         """Every lookup of one request, in time order; the id may be ours or the engine's."""
         return tuple(self.lookups[index] for index in self._by_id.get(request_id, ()))
+
+    def of_length(self, prompt_tokens: int) -> tuple[Lookup, ...]:
+        """Every lookup of a prompt of this length, in time order."""
+        return tuple(self.lookups[index] for index in self._by_length.get(prompt_tokens, ()))
 
     def stored(self, request_id: str) -> tuple[Stored, ...]:
         """What one request stored and dropped, one per group; empty where it stored nothing or was never seen."""
@@ -325,7 +330,10 @@ class _Reader:
         self.incidents: list[Incident] = []
         self.stores: dict[str, tuple[Stored, ...]] = {}
         self.events = self.newer = 0
-        self._views: dict[tuple[object, ...], GroupView] = {}
+        # A long trace repeats itself: equal content is built once and shared.
+        self._views: dict[tuple[str, str, str], tuple[tuple[GroupView, ...], tuple[int, ...]]] = {}
+        self._steps: dict[str, tuple[Step, ...]] = {}
+        self._rows: dict[tuple[str, str], tuple[Stored, ...]] = {}
 
     def read(self, path: Path) -> None:
         newer = unreadable = orphans = 0
@@ -398,6 +406,7 @@ class _Reader:
         trace.incidents = tuple(self.incidents)
         owners: dict[str, str] = {}
         for index, lookup in enumerate(trace.lookups):
+            trace._by_length.setdefault(lookup.prompt_tokens, []).append(index)
             for name in {lookup.request_id, lookup.engine_request_id}:
                 trace._by_id.setdefault(name, []).append(index)
             if owners.setdefault(lookup.request_id, lookup.engine_request_id) != lookup.engine_request_id:
@@ -440,25 +449,32 @@ class _Reader:
         return True
 
     def _store(self, building: _Building, event: Mapping[str, Any]) -> None:
-        rows = []
-        for row in event["groups"]:
-            kept, dropped = _ranges(row["kept"]), _ranges(row["dropped"])
-            boundaries = tuple(int(one) for one in row.get("boundaries", ()))
-            rows += [Stored(building.header.groups[gid], kept, dropped, boundaries) for gid in row["gids"]]
-        rows.sort(key=lambda one: one.group.gid)
+        key = (building.header.engine, str(event["groups"]))
+        found = self._rows.get(key)
+        if found is None:
+            rows = []
+            for row in event["groups"]:
+                kept, dropped = _ranges(row["kept"]), _ranges(row["dropped"])
+                boundaries = tuple(int(one) for one in row.get("boundaries", ()))
+                rows += [Stored(building.header.groups[gid], kept, dropped, boundaries) for gid in row["gids"]]
+            found = self._rows[key] = tuple(sorted(rows, key=lambda one: one.group.gid))
         # Events are cumulative per request: the last one holds it all.
         engine_id = str(event["request"])
-        self.stores[engine_id] = self.stores[our_id(engine_id)] = tuple(rows)
+        self.stores[engine_id] = self.stores[our_id(engine_id)] = found
 
     def _lookup(self, building: _Building, event: Mapping[str, Any]) -> None:
         header = building.header
-        asked = {int(gid) for gid in event["limiting"]}
-        rows = [(int(gid), row) for row in event["groups"] for gid in row["gids"]]
-        rows.sort(key=lambda item: item[0])
-        missing = {gid: _missing(row) for gid, row in rows}
-        # Groups searched together fail together; those that lack a block are the ones to name.
-        limiting = {gid for gid in asked if missing[gid]} or asked
-        views = tuple(self._view(header, gid, row, missing[gid], gid in limiting) for gid, row in rows)
+        key = (header.engine, str(event["limiting"]), str(event["groups"]))
+        found = self._views.get(key)
+        if found is None:
+            found = self._views[key] = _views(header, event)
+        views, limiting = found
+        steps = self._steps.get(str(event["steps"]))
+        if steps is None:
+            steps = self._steps[str(event["steps"])] = tuple(
+                Step(tuple(one["gids"]), one["candidate"], one["max"], one["drop"], one["backs"])
+                for one in event["steps"]
+            )
         closest = event.get("closest")
         engine_id = str(event["request"])
         lookup = Lookup(
@@ -469,11 +485,8 @@ class _Reader:
             candidate_tokens=_optional(event["candidate_tokens"]),
             junction_tokens=_optional(event["junction_tokens"]),
             groups=views,
-            limiting=tuple(sorted(limiting)),
-            steps=tuple(
-                Step(tuple(one["gids"]), one["candidate"], one["max"], one["drop"], one["backs"])
-                for one in event["steps"]
-            ),
+            limiting=limiting,
+            steps=steps,
             admitted_tokens=None,
             header=header,
             engine_request_id=engine_id,
@@ -493,33 +506,31 @@ class _Reader:
         building.last[engine_id] = len(building.lookups)
         building.lookups.append(lookup)
 
-    def _view(self, header: Header, gid: int, row: Mapping[str, Any], missing: Ranges, limiting: bool) -> GroupView:
-        known = row["cached"] is not None
-        cached, needed, scanned = _ranges(row["cached"] or ()), row["needed"], row.get("scanned")
-        view = GroupView(
-            group=header.groups[gid],
-            cached=cached,
-            needed=None if needed is None else (int(needed[0]), int(needed[1])),
-            missing=missing,
-            backs_tokens=_optional(row["backs"]),
-            limiting=limiting,
-            known=known,
-            scanned=None if scanned is None else (int(scanned[0]), int(scanned[1])),
-            partial_tokens=tuple(row.get("partial_tokens", ())),
+
+def _views(header: Header, event: Mapping[str, Any]) -> tuple[tuple[GroupView, ...], tuple[int, ...]]:
+    """Every group as one lookup found it, in group order, and the groups that limit the hit."""
+    rows = {int(gid): row for row in event["groups"] for gid in row["gids"]}
+    missing = {gid: _missing(row) for gid, row in rows.items()}
+    asked = {int(gid) for gid in event["limiting"]}
+    # Groups searched together fail together; those that lack a block are the ones to name.
+    limiting = {gid for gid in asked if missing[gid]} or asked
+    views = []
+    for gid, row in sorted(rows.items()):
+        needed, scanned = row["needed"], row.get("scanned")
+        views.append(
+            GroupView(
+                group=header.groups[gid],
+                cached=_ranges(row["cached"] or ()),
+                needed=None if needed is None else (int(needed[0]), int(needed[1])),
+                missing=missing[gid],
+                backs_tokens=_optional(row["backs"]),
+                limiting=gid in limiting,
+                known=row["cached"] is not None,
+                scanned=None if scanned is None else (int(scanned[0]), int(scanned[1])),
+                partial_tokens=tuple(row.get("partial_tokens", ())),
+            )
         )
-        # A long trace repeats itself: equal views are one object.
-        key = (
-            header.engine,
-            gid,
-            cached,
-            view.needed,
-            view.backs_tokens,
-            limiting,
-            known,
-            view.scanned,
-            view.partial_tokens,
-        )
-        return self._views.setdefault(key, view)
+    return tuple(views), tuple(sorted(limiting))
 
 
 def _monotonic(lookups: Iterable[Lookup]) -> Iterator[Lookup]:

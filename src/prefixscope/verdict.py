@@ -56,7 +56,9 @@ def judge(sent: pd.DataFrame, stored: pd.DataFrame, run: Mapping[str, Any]) -> V
     table = hits(sent)
     second = table[(table["send"] == "repeat") & (table["index"] == 2)]
     if not len(second):
-        return Verdict(code="inconclusive", headline="No prompt was sent twice, so nothing can be said about prefix reuse yet.")
+        return Verdict(
+            code="inconclusive", headline="No prompt was sent twice, so nothing can be said about prefix reuse yet."
+        )
     config = main_config(second)
     mine = second[second["config"] == config].sort_values("tokens")
     code = _code(mine["verdict"])
@@ -102,7 +104,8 @@ def _headline(name: str, mine: pd.DataFrame, code: str) -> str:
             "start it with --enable-prompt-tokens-details."
         )
     if code == "cannot hit":
-        return f"{name}: every prompt sent was too short to be reused (the longest had {number(longest['tokens'])} tokens)."
+        most = number(longest["tokens"])
+        return f"{name}: every prompt sent was too short to be reused (the longest had {most} tokens)."
     if code == "inconclusive":
         return f"{name}: the sends of this run do not allow a verdict; the failed or doubtful ones are listed below."
     bad = mine[mine["verdict"] == code]
@@ -110,7 +113,11 @@ def _headline(name: str, mine: pd.DataFrame, code: str) -> str:
     ratio = f"{number(worst_row['cached_tokens'])} of {number(worst_row['prompt_tokens'])}"
     if code == "reuses":
         able = mine[mine["verdict"] == "reuses"]
-        short = f"{number(able['short_tokens'].min())}–{number(able['short_tokens'].max())}" if len(able) > 1 else number(able["short_tokens"].max())
+        short = (
+            f"{number(able['short_tokens'].min())}–{number(able['short_tokens'].max())}"
+            if len(able) > 1
+            else number(able["short_tokens"].max())
+        )
         return f"{name} reuses the prefix on the second send: {ratio} tokens, {short} tokens short of full."
     verb = "reuses nothing" if code == "none" else "reuses only part of the prefix"
     return f"{name} {verb} on the second send of {_lengths(mine, code)} ({ratio} tokens)."
@@ -128,7 +135,12 @@ def _lengths(mine: pd.DataFrame, code: str) -> str:
 
 def _third_send(table: pd.DataFrame, mine: pd.DataFrame, config: Any) -> str | None:
     longest = mine.iloc[-1]
-    third = table[(table["config"] == config) & (table["tokens"] == longest["tokens"]) & (table["send"] == "repeat") & (table["index"] == 3)]
+    third = table[
+        (table["config"] == config)
+        & (table["tokens"] == longest["tokens"])
+        & (table["send"] == "repeat")
+        & (table["index"] == 3)
+    ]
     if not len(third) or pd.isna(third.iloc[0]["cached_tokens"]):
         return None
     cached = third.iloc[0]["cached_tokens"]
@@ -141,7 +153,11 @@ def _third_send(table: pd.DataFrame, mine: pd.DataFrame, config: Any) -> str | N
 
 def _without_drafter(second: pd.DataFrame, mine: pd.DataFrame) -> str | None:
     longest = mine.iloc[-1]
-    plain = second[(~second["drafter"].fillna(True)) & (~second["as_served"].fillna(False)) & (second["tokens"] == longest["tokens"])]
+    plain = second[
+        (~second["drafter"].fillna(True))
+        & (~second["as_served"].fillna(False))
+        & (second["tokens"] == longest["tokens"])
+    ]
     if not len(plain) or not bool(longest["drafter"]) or pd.isna(plain.iloc[0]["cached_tokens"]):
         return None
     return f"Without MTP the second send reuses {number(plain.iloc[0]['cached_tokens'])}."
@@ -166,7 +182,9 @@ def _remedy(sent: pd.DataFrame, kept_rows: pd.DataFrame, mine: pd.DataFrame, cod
     if not len(tried) or not len(base):
         return _Help()
     before = base["hit_2"].min()
-    best = tried.assign(cost=tried["blocks"].astype("float64")).sort_values(["short_2", "cost", "interval_order"], kind="stable")
+    best = tried.assign(cost=tried["blocks"].astype("float64")).sort_values(
+        ["short_2", "cost", "interval_order"], kind="stable"
+    )
     # Equal hits at equal price: the coarsest interval says the same with the least bookkeeping, dense aside.
     top = best.iloc[0]
     same = best[(best["short_2"] == top["short_2"]) & (best["cost"].eq(top["cost"]) | best["cost"].isna())]
@@ -176,8 +194,8 @@ def _remedy(sent: pd.DataFrame, kept_rows: pd.DataFrame, mine: pd.DataFrame, cod
         return _Help(sentence="No retention interval that was tried brings the hit back.")
     flag = "None" if top["interval"] == "dense" else str(top["interval"]).replace(",", "")
     sentence = (
-        f"With --prefix-cache-retention-interval {flag} the second send reuses {number(top['hit_2'])} of {number(tokens)} "
-        f"({number(top['short_2'])} tokens short of full)."
+        f"With --prefix-cache-retention-interval {flag} the second send reuses {number(top['hit_2'])} of "
+        f"{number(tokens)} ({number(top['short_2'])} tokens short of full)."
     )
     tiles = [(f"interval {top['interval']}, send 2", number(top["hit_2"]), f"of {number(tokens)} tokens")]
     stored = base["blocks"].dropna()
@@ -192,12 +210,18 @@ def _remedy(sent: pd.DataFrame, kept_rows: pd.DataFrame, mine: pd.DataFrame, cod
     return _Help(sentence=sentence, price=price, config=top["config"], tiles=tuple(tiles))
 
 
-def _tiles(table: pd.DataFrame, second: pd.DataFrame, mine: pd.DataFrame, found: _Help) -> tuple[tuple[str, str, str], ...]:
+def _tiles(
+    table: pd.DataFrame, second: pd.DataFrame, mine: pd.DataFrame, found: _Help
+) -> tuple[tuple[str, str, str], ...]:
     longest = mine.iloc[-1]
     config, tokens = longest["config"], longest["tokens"]
     of = f"of {number(longest['prompt_tokens'])} tokens"
-    third = table[(table["config"] == config) & (table["tokens"] == tokens) & (table["send"] == "repeat") & (table["index"] == 3)]
-    plain = second[(~second["drafter"].fillna(True)) & (~second["as_served"].fillna(False)) & (second["tokens"] == tokens)]
+    third = table[
+        (table["config"] == config) & (table["tokens"] == tokens) & (table["send"] == "repeat") & (table["index"] == 3)
+    ]
+    plain = second[
+        (~second["drafter"].fillna(True)) & (~second["as_served"].fillna(False)) & (second["tokens"] == tokens)
+    ]
     tiles = [(f"{config}, send 2", number(longest["cached_tokens"]), of)]
     if len(third):
         tiles.append((f"{config}, send 3", number(third.iloc[0]["cached_tokens"]), of))
@@ -207,7 +231,8 @@ def _tiles(table: pd.DataFrame, second: pd.DataFrame, mine: pd.DataFrame, found:
 
 
 def _basis(sent: pd.DataFrame, mine: pd.DataFrame) -> str:
-    parts = [f"The verdict rests on {count(int(mine['count'].sum()), 'second send')} at {count(mine['tokens'].nunique(), 'prompt length')}"]
+    second, lengths = count(int(mine["count"].sum()), "second send"), count(mine["tokens"].nunique(), "prompt length")
+    parts = [f"The verdict rests on {second} at {lengths}"]
     parts.append(f"the whole run on {count(len(sent), 'request')}")
     failed = int((sent["status"] == "failed").sum())
     if failed:

@@ -35,8 +35,10 @@ class Chromium:
         if binary is None:
             raise NoChromium(f"no Chromium on PATH; install it: {INSTALL}")
         self._profile = tempfile.mkdtemp(prefix="chromium-")
-        self._log = Path(self._profile, "stderr.log").open("wb")
-        self.process = subprocess.Popen([binary, *FLAGS, f"--user-data-dir={self._profile}"], stdout=subprocess.DEVNULL, stderr=self._log)
+        self._log = Path(self._profile, "stderr.log").open("wb")  # noqa: SIM115 (closed with the browser)
+        self.process = subprocess.Popen(
+            [binary, *FLAGS, f"--user-data-dir={self._profile}"], stdout=subprocess.DEVNULL, stderr=self._log
+        )
         self.port = self._wait_for_port()
 
     def _wait_for_port(self) -> int:
@@ -66,7 +68,9 @@ class Chromium:
     def __enter__(self) -> Chromium:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -97,7 +101,13 @@ class Page:
                 return message["result"]
             self._note(message)
 
-    def open(self, url: str, *, until: str = "document.readyState === 'complete' && location.href !== 'about:blank'", timeout_s: float = 60) -> None:
+    def open(
+        self,
+        url: str,
+        *,
+        until: str = "document.readyState === 'complete' && location.href !== 'about:blank'",
+        timeout_s: float = 60,
+    ) -> None:
         """Go to a page and wait until an expression is true in it.
 
         Raises
@@ -136,8 +146,13 @@ class Page:
         if event == "Network.requestWillBeSent":
             self.requests.append(values["request"]["url"])
         elif event == "Runtime.consoleAPICalled":
-            self.console.append(f"{values['type']}: " + " ".join(str(item.get("value", item.get("description"))) for item in values["args"]))
+            self.console.append(
+                f"{values['type']}: "
+                + " ".join(str(item.get("value", item.get("description"))) for item in values["args"])
+            )
         elif event == "Runtime.exceptionThrown":
-            self.console.append(f"exception: {values['exceptionDetails'].get('exception', {}).get('description', values)}")
+            self.console.append(
+                f"exception: {values['exceptionDetails'].get('exception', {}).get('description', values)}"
+            )
         elif event == "Log.entryAdded":
             self.console.append(f"{values['entry']['level']}: {values['entry']['text']}")

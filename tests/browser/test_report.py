@@ -17,7 +17,16 @@ pytestmark = pytest.mark.browser
 CHARTS = 8
 HOSTILE = "<script>window.pwned=1</script><img src=x onerror=window.pwned=2></script><!--<script> \x1b[31m\u202e**x**"
 COUNT_DRAWN = """[...document.querySelectorAll(".chart")].filter((chart) =>
-  chart.querySelectorAll("svg .mark-rect path, svg .mark-symbol path").length && chart.querySelectorAll("svg text").length > 2
+  chart.querySelectorAll("svg .mark-rect path, svg .mark-symbol path").length
+  && chart.querySelectorAll("svg text").length > 2
+).length"""
+ADD_SCRIPT = """(() => {
+  const script = document.createElement("script");
+  script.textContent = "window.ran = 1";
+  document.body.append(script);
+})()"""
+SVG_SHOWN = """[...document.querySelectorAll("noscript svg")].filter(
+  (svg) => svg.getBoundingClientRect().height > 40
 ).length"""
 TOO_WIDE = """[...document.querySelectorAll(".page *")].filter((item) =>
   !item.closest(".scroll, svg, .skip") && item.getBoundingClientRect().right > window.innerWidth + 1
@@ -61,7 +70,7 @@ def fits(page: Page, width: int) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 380])
 def test_every_chart_draws_offline_and_fits(chromium: Chromium, report: Path, width: int, scheme: str) -> None:
-    """At desktop and phone width, light and dark, every chart draws, nothing is requested or logged, nothing overflows."""
+    """At desktop and phone width, light and dark, every chart draws, nothing is requested, logged or cut off."""
     page = opened(chromium.page(width=width, scheme=scheme), report)
     assert page.value("Number(document.documentElement.dataset.drawn)") == page.value(COUNT_DRAWN) == CHARTS
     is_quiet(page, report)
@@ -82,8 +91,7 @@ def test_the_policy_forbids_connections_and_eval(chromium: Chromium, report: Pat
     """The page's own policy refuses a connection, a foreign script and eval, so no later change can slip one in."""
     page = opened(chromium.page(), report)
     assert page.value("fetch('data:,x').then(() => 'sent', () => 'refused')") == "refused"
-    run_script = "(() => { const s = document.createElement('script'); s.textContent = 'window.ran = 1'; document.body.append(s); })()"
-    page.value(run_script)
+    page.value(ADD_SCRIPT)
     assert page.value("window.ran ?? null") is None
     policy = page.value("document.querySelector('meta[http-equiv]').content")
     assert "unsafe-eval" not in policy
@@ -102,7 +110,7 @@ def test_without_scripts_the_figures_are_there(chromium: Chromium, report: Path)
     """With scripts switched off the page shows the same figures as SVG, and the verdict."""
     page = chromium.page(scripts=False, width=380)
     page.open(report.as_uri())
-    assert page.value("[...document.querySelectorAll('noscript svg')].filter((svg) => svg.getBoundingClientRect().height > 40).length") == CHARTS
+    assert page.value(SVG_SHOWN) == CHARTS
     assert "reuses nothing on the second send" in page.value("document.querySelector('h1').textContent")
     fits(page, 380)
     is_quiet(page, report)
@@ -116,7 +124,9 @@ def test_hostile_text_is_inert(chromium: Chromium, tmp_path: Path) -> None:
     manifest["servers"][0]["command"] = f"vllm serve {HOSTILE}"
     manifest["servers"][0]["id"] = HOSTILE
     manifest["facts"].append({"name": HOSTILE, "value": HOSTILE, "source": HOSTILE})
-    manifest["warnings"].append({"code": "server-log", "stage": "sweep", "detail": HOSTILE + "x" * 1_000_000, "remedy": HOSTILE})
+    manifest["warnings"].append(
+        {"code": "server-log", "stage": "sweep", "detail": HOSTILE + "x" * 1_000_000, "remedy": HOSTILE}
+    )
     (run / "run.json").write_text(json.dumps(manifest))
     raw = run / "raw" / "baseline.jsonl"
     raw.write_text(raw.read_text().replace('"gemma4-tiny-lora"', json.dumps(HOSTILE)))

@@ -106,7 +106,15 @@ def baseline_rows(clock: _Clock) -> Iterator[dict[str, Any]]:
                 for index in (1, 2, 3):
                     send = "cold" if index == 1 else "repeat"
                     yield _send(
-                        clock, "baseline", setting, f"s{number:02d}", model, tokens, send, index, hit(setting, tokens, index)
+                        clock,
+                        "baseline",
+                        setting,
+                        f"s{number:02d}",
+                        model,
+                        tokens,
+                        send,
+                        index,
+                        hit(setting, tokens, index),
                     )
                 yield _send(clock, "baseline", setting, f"s{number:02d}", model, tokens, "control", 1, 0)
                 ending = max((tokens - 200) // BLOCK * BLOCK - 2 * BLOCK, 0) if tokens < 1089 else 0
@@ -170,7 +178,15 @@ def trace_events(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         label = row["setting"]["label"]
         if label not in ("MTP", "MTP, interval 1,024"):
             continue
-        stored = [] if row["send"] == "cold" else [[0, 201]] if label != "MTP" else [[168, 201]] if row["index"] == 2 else [[166, 201]]
+        stored = (
+            []
+            if row["send"] == "cold"
+            else [[0, 201]]
+            if label != "MTP"
+            else [[168, 201]]
+            if row["index"] == 2
+            else [[166, 201]]
+        )
         missed = row["send"] == "repeat" and not row["cached_tokens"]
         first = row["send"] == "cold"
         closest = {} if first else {"closest": {"request": cold[label], "common_tokens": 6432}}
@@ -181,7 +197,8 @@ def trace_events(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             **common, **closest, "event": "lookup", "request": engine_id, "n": 1, "prompt_tokens": 6446,
             "tokens": 6446, "max_hit_tokens": 6445, "hit_tokens": row["cached_tokens"], "reachable_tokens": 6336,
             "candidate_tokens": 6336, "junction_tokens": 6336 if missed else None, "skipped": False, "steps": [],
-            "limiting": [0, 1, 2, 3, 4] if missed else [], "scan": "full", "free_blocks": 19999, "hook_us": 300, "hook_total_us": 900,
+            "limiting": [0, 1, 2, 3, 4] if missed else [], "scan": "full", "free_blocks": 19999, "hook_us": 300,
+            "hook_total_us": 900,
             "groups": [
                 {"gids": [0, 1, 2, 3, 4], "cached": stored, "needed": [166, 199], "backs": row["cached_tokens"]},
                 {"gids": [5], "cached": [] if first else [[0, 100]], "needed": [0, 100], "backs": 6336},
@@ -198,7 +215,9 @@ def trace_events(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             }  # fmt: skip
 
 
-def equality_rows(documents: int = 10, text: str = "The harbour lights were counted twice.") -> Iterator[dict[str, Any]]:
+def equality_rows(
+    documents: int = 10, text: str = "The harbour lights were counted twice."
+) -> Iterator[dict[str, Any]]:
     setting = Setting(lora=True, interval=1024)
     for model in ("gemma4-tiny", "gemma4-tiny-lora"):
         for number in range(1, documents + 1):
@@ -310,7 +329,9 @@ def _at(seconds: float) -> str:
     return _Clock().tick(seconds)
 
 
-def make_run(directory: Path, *, stages: tuple[str, ...] = ("baseline", "trace", "sweep", "equality"), text: str = "") -> Path:
+def make_run(
+    directory: Path, *, stages: tuple[str, ...] = ("baseline", "trace", "sweep", "equality"), text: str = ""
+) -> Path:
     """A whole synthetic run directory; ``stages`` limits what has rows, ``text`` replaces the answers' text."""
     (directory / "raw").mkdir(parents=True, exist_ok=True)
     clock, value = _Clock(), manifest()
@@ -322,7 +343,9 @@ def make_run(directory: Path, *, stages: tuple[str, ...] = ("baseline", "trace",
     if "trace" in stages:
         (directory / "trace").mkdir(exist_ok=True)
         events = trace_events([row for found in rows.values() for row in found])
-        (directory / "trace" / "trace-9293.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
+        (directory / "trace" / "trace-9293.jsonl").write_text(
+            "".join(json.dumps(event) + "\n" for event in events), encoding="utf-8"
+        )
     for stage, found in rows.items():
         if stage in stages:
             lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found)

@@ -276,7 +276,9 @@ def test_failing_hook_never_reaches_the_engine(engine_python: str, model_dir: Pa
     """An exception inside a hook turns tracing off with one log line, and the engine serves on."""
     kit = write_kit(tmp_path / "kit")
     ranges = kit / "prefixscope_inside" / "ranges.py"
-    ranges.write_text(ranges.read_text(encoding="utf-8") + "\n\ndef union(left, right):\n    raise KeyError('broken')\n")
+    ranges.write_text(
+        ranges.read_text(encoding="utf-8") + "\n\ndef union(left, right):\n    raise KeyError('broken')\n"
+    )
     driven = drive(engine_python, model_dir, tmp_path, SCENARIOS[:1], kit_environment(kit, tmp_path / "trace"))
     assert driven.hits == {"incident-1": 0, "incident-2": 0, "incident-3": 6272}
     assert driven.log.count("tracing is off") == 1

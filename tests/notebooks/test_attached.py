@@ -24,7 +24,7 @@ def kept(folder: Path) -> str:
 def test_an_attached_run_ends_with_a_report_and_no_key(
     stub: StubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Baseline, equality and report run, what was left out is said, and the key is neither printed nor kept anywhere."""
+    """Baseline, equality and report run, what was left out is said, and the key is neither printed nor kept."""
     stub.api_key = SECRET
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TINY_LOGIN", SECRET)

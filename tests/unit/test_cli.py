@@ -86,8 +86,8 @@ def test_help_needs_no_pandas() -> None:
     code = "import sys\nfrom prefixscope import cli\ntry: cli.main(['run', '--help'])\nexcept SystemExit: pass\n"
     code += "print(sorted({'pandas', 'altair', 'papermill'} & set(sys.modules)), file=sys.stderr)"
     found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        check=True, timeout=30,
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )  # fmt: skip
     assert found.stderr.strip() == "[]"
 

@@ -151,17 +151,11 @@ def test_no_choice_is_an_error_that_shows_the_answer(stub: StubServer, client: C
 
 
 @pytest.mark.parametrize("change", [{"message": "text"}, {"message": None}, {"logprobs": "none"}, {"logprobs": []}])
-def test_a_choice_of_another_shape_is_read_or_refused_never_a_crash(
-    stub: StubServer, client: Client, change: Any
-) -> None:
-    """A message or log-probabilities of an unknown shape give no text or no values, or a clear error."""
+def test_a_choice_of_another_shape_is_read_as_far_as_it_goes(stub: StubServer, client: Client, change: Any) -> None:
+    """A message or log-probabilities of an unknown shape give no text or no values."""
     stub.edit = lambda answer, request: {**answer, "choices": [{**answer["choices"][0], **change}]}
-    try:
-        found = chat(client, logprobs=True)
-    except Rejected as caught:
-        assert "malformed" in str(caught)
-    else:
-        assert found.text == "" or found.logprobs is None
+    found = chat(client, logprobs=True)
+    assert found.text == "" or (found.logprobs, found.margins) == (None, None)
 
 
 @pytest.mark.parametrize("top", [[], [{"logprob": -1.0}], None, [{"token": "a"}]])

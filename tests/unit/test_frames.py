@@ -132,13 +132,17 @@ def test_verdict_states_the_incident(run: Path) -> None:
     )
     assert "The third send reuses 6,336" in found.sentence
     assert "Without MTP the second send reuses 6,400." in found.sentence
-    assert "--prefix-cache-retention-interval 1024 the second send reuses 6,336 of 6,446 (110 tokens short" in found.sentence
+    assert (
+        "--prefix-cache-retention-interval 1024 the second send reuses 6,336 of 6,446 (110 tokens short"
+        in found.sentence
+    )
     assert "4.2 times the cache blocks: 1,105 instead of 265" in found.sentence
     assert "5 second sends at 5 prompt lengths" in found.basis
 
 
 @pytest.mark.parametrize(
-    ("tokens", "cached", "code"), [(6446, 6336, "reuses"), (6446, 4096, "short"), (6446, 0, "none"), (150, 0, "cannot hit")]
+    ("tokens", "cached", "code"),
+    [(6446, 6336, "reuses"), (6446, 4096, "short"), (6446, 0, "none"), (150, 0, "cannot hit")],
 )
 def test_verdict_codes(tmp_path: Path, tokens: int, cached: int, code: str) -> None:
     """Each outcome of a second send has its code."""

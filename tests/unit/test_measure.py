@@ -485,7 +485,7 @@ def test_progress_ends_where_it_was_planned(
 def test_a_recorded_sample_answers_from_its_rows(
     attach: Attach, stub: StubServer, started: list[Setting], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sample, a recorded run of the embedded engine, gives its table without any server; other cells are refused."""
+    """The sample, a recorded run of the embedded engine, gives its table without a server; other cells are refused."""
     recorded = baseline.run(embedded(attach), lengths=(100,))
     sent = len(stub.sent())
     monkeypatch.undo()

@@ -137,8 +137,8 @@ def test_the_runners_own_parameters_are_not_ours_to_set(name: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "sweep.lengths=1600", "sweep.lengths=many", "equality.documents=3.5", "equality.documents='3'", "equality.documents=True",
-        "report.include_text=1", "equality.documents=None", "sweep.lengths={1: 2}",
+        "sweep.lengths=1600", "sweep.lengths=many", "equality.documents=3.5", "equality.documents='3'",
+        "equality.documents=True", "report.include_text=1", "equality.documents=None", "sweep.lengths={1: 2}",
     ],
 )  # fmt: skip
 def test_a_value_of_another_type_is_refused_with_an_example(text: str) -> None:
@@ -181,10 +181,11 @@ def own_notebook(monkeypatch: pytest.MonkeyPatch, folder: Path, *sources: str) -
 def test_a_failing_notebook_is_kept_and_named(
     run_factory: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The error names the notebook, the cell and what was raised; the executed copy holds what came before; keys are masked."""
+    """The error names notebook, cell and what was raised, keys masked; the executed copy holds what came before."""
     monkeypatch.setenv("MY_API_KEY", "quite-secret-value")
     own_notebook(
-        monkeypatch, tmp_path, 'run_dir: str = ""  # run\nn: int = 1  # number', "print(f'n is {n}')", "raise ValueError('quite-secret-value broke')",
+        monkeypatch, tmp_path, 'run_dir: str = ""  # run\nn: int = 1  # number',
+        "print(f'n is {n}')", "raise ValueError('quite-secret-value broke')",
     )  # fmt: skip
     run = run_factory()
     with pytest.raises(NotebookError, match=r"own\.ipynb failed in cell \d+: ValueError: \*\*\* broke") as caught:

@@ -109,7 +109,8 @@ def test_the_same_seed_gives_the_same_prompt() -> None:
 def test_the_text_never_changes_between_releases() -> None:
     """The stream of a seed is frozen: recorded runs and new ones speak of the same prompts."""
     assert prompts.text(1, 120) == (
-        "The pool checks two checkpoints at the boundary, entry 2209. The drafter checks the last block before the hit, entry 504"
+        "The pool checks two checkpoints at the boundary, entry 2209. "
+        "The drafter checks the last block before the hit, entry 504"
     )
 
 

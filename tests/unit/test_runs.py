@@ -42,6 +42,14 @@ def full_disk(*_: object) -> int:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+def append_two(run: Run, between: Callable[[], object]) -> None:
+    """A stage of two rows with something in between."""
+    with run.stage("sweep") as stage:
+        stage.append({"n": 1})
+        between()
+        stage.append({"n": 2})
+
+
 # --- making and opening --------------------------------------------------------------------------------------------
 
 
@@ -240,10 +248,10 @@ def test_a_short_write_is_taken_back(run_factory: RunFactory, monkeypatch: pytes
     """A row that fits only in part is removed again, the error says so, and the earlier rows are whole."""
     run = run_factory()
     real = os.write
-    with pytest.raises(RunError, match="all earlier rows are safe"), run.stage("sweep") as stage:
-        stage.append({"n": 1})
-        monkeypatch.setattr(runs.os, "write", lambda fd, data: real(fd, data[: len(data) // 2]))
-        stage.append({"n": 2})
+    with pytest.raises(RunError, match="all earlier rows are safe"):
+        append_two(
+            run, lambda: monkeypatch.setattr(runs.os, "write", lambda fd, data: real(fd, data[: len(data) // 2]))
+        )
     monkeypatch.undo()
     assert (run.path / "raw" / "sweep.jsonl").read_bytes().count(b"\n") == 1
     assert [row["n"] for row in run.rows("sweep")] == [1]
@@ -253,10 +261,8 @@ def test_a_short_write_is_taken_back(run_factory: RunFactory, monkeypatch: pytes
 def test_a_full_disk_names_the_way_on(run_factory: RunFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """ENOSPC is told in words, with the command that goes on; nothing is lost and the run can be resumed."""
     run = run_factory()
-    with pytest.raises(RunError, match="No space left") as caught, run.stage("sweep") as stage:
-        stage.append({"n": 1})
-        monkeypatch.setattr(runs.os, "write", full_disk)
-        stage.append({"n": 2})
+    with pytest.raises(RunError, match="No space left") as caught:
+        append_two(run, lambda: monkeypatch.setattr(runs.os, "write", full_disk))
     monkeypatch.undo()
     assert f"prefixscope run -o {run.path} --resume" in caught.value.remedy
     with run.stage("sweep") as stage:
@@ -393,11 +399,9 @@ def test_nothing_is_written_after_the_owner_is_gone(run_factory: RunFactory, mon
     run = run_factory()
     gone = subprocess.Popen(["true"])
     gone.wait()
-    with pytest.raises(RunError, match=r"runner .* is gone"), run.stage("sweep") as stage:
-        monkeypatch.setenv(OWNER_ENV, str(os.getpid()))
-        stage.append({"n": 1})
-        monkeypatch.setenv(OWNER_ENV, str(gone.pid))
-        stage.append({"n": 2})
+    monkeypatch.setenv(OWNER_ENV, str(os.getpid()))
+    with pytest.raises(RunError, match=r"runner .* is gone"):
+        append_two(run, lambda: monkeypatch.setenv(OWNER_ENV, str(gone.pid)))
     assert [row["n"] for row in run.rows()] == [1]
 
 

@@ -15,14 +15,16 @@
   };
 
   // Plots take the room that axes and labels leave; panels stand below each other where two would be too narrow.
-  const fit = (chart, room) => {
-    const spec = structuredClone(chart.spec);
+  const fit = (chart, room, scheme) => {
+    let text = JSON.stringify(chart.spec);
+    if (scheme === "dark") for (const [light, dark] of Object.entries(data.dark)) text = text.replaceAll(`"${light}"`, `"${dark}"`);
+    const spec = JSON.parse(text);
     let columns = chart.columns;
-    let plot = (room - chart.beside) / columns;
+    let plot = (room - chart.beside[0]) / columns;
     if (columns > 1 && plot < 170) {
       columns = 1;
       spec.columns = 1;
-      plot = room - chart.beside;
+      plot = room - chart.beside[1];
     }
     plot = Math.floor(clamp(plot, 110, chart.columns > 1 ? chart.plot * 1.7 : 1000));
     if (spec.spec) spec.spec.width = plot;
@@ -43,7 +45,7 @@
       const room = place.clientWidth;
       place.dataset.room = room;
       try {
-        await window.vegaEmbed(place, fit(chart, room), {
+        await window.vegaEmbed(place, fit(chart, room, scheme), {
           actions: false, ast: true, config, defaultStyle: false, hover: false, renderer: "svg", tooltip: false,
         });
         drawn += 1;
