@@ -73,7 +73,7 @@ def run(
     """
     chosen = settings(investigation, configurations, workaround=workaround)
     with investigation.stage("baseline", lengths=list(lengths), workaround=workaround, seed=seed) as stage:
-        wanted = lengths_or_error(lengths, None)
+        wanted = lengths_or_error(lengths)
         plan = [
             Series(setting=setting, role=role, tokens=tokens, seed=seed, sends=ALL_SENDS)
             for setting, role in chosen

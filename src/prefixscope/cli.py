@@ -84,7 +84,9 @@ class Screen:
         left = snapshot.get("left_s")
         steps = f"{snapshot['step']}/{snapshot['steps']}" if snapshot.get("steps") else ""
         text = f"  {snapshot['stage']:9} {steps:>6}  {snapshot.get('text', '')[:80]}"
-        text += f"  ({_duration(snapshot['elapsed_s'])}" + (f", about {_duration(left)} left)" if left is not None else ")")
+        text += f"  ({_duration(snapshot['elapsed_s'])}" + (
+            f", about {_duration(left)} left)" if left is not None else ")"
+        )
         if self.live:
             print(f"\r\x1b[2K{text[: _columns() - 1]}", end="", file=sys.stderr, flush=True)
             self._last = text
@@ -114,7 +116,9 @@ def _report(options: argparse.Namespace) -> int:
 
     folder = Path(options.run)
     if not (folder / "run.json").exists() and not (folder / "raw").is_dir():
-        raise RunError(f"{folder} is not a run directory: it has neither run.json nor raw/", remedy="prefixscope report RUN")
+        raise RunError(
+            f"{folder} is not a run directory: it has neither run.json nor raw/", remedy="prefixscope report RUN"
+        )
     out = render_report(folder, out=Path(options.out) if options.out else None, include_text=options.include_text)
     print(out)
     return DONE
@@ -131,7 +135,11 @@ def _engine(options: argparse.Namespace) -> int:
     else:
         entries = engine.installed()
         if options.json:
-            print(json.dumps([{"version": e.version, "size_bytes": e.size_bytes, "path": str(e.path)} for e in entries], indent=2))
+            print(
+                json.dumps(
+                    [{"version": e.version, "size_bytes": e.size_bytes, "path": str(e.path)} for e in entries], indent=2
+                )
+            )
         elif not entries:
             print("no engine is installed; prefixscope engine install puts one in place (about 3.5 GB)")
         for entry in [] if options.json else entries:
@@ -186,15 +194,31 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--quick", action="store_true", help="fewer lengths, intervals and documents")
     where = run.add_mutually_exclusive_group()
     where.add_argument("--url", help="a running server: nothing is restarted, little is sent")
-    where.add_argument("--serve-cmd", metavar="CMD", help="'vllm serve MODEL …' or 'docker run …': we start and stop it")
+    where.add_argument(
+        "--serve-cmd", metavar="CMD", help="'vllm serve MODEL …' or 'docker run …': we start and stop it"
+    )
     run.add_argument("--stop-cmd", metavar="CMD", help="ends what --serve-cmd started (for a container)")
     run.add_argument("--engine", metavar="VERSION", help="vLLM version of the embedded engine (default: 0.29.0)")
     run.add_argument("--model", default="", help="served name to ask (default: the first base model)")
-    run.add_argument("--key-env", default="", metavar="NAME", help="name of the environment variable that holds the API key")
-    run.add_argument("--start-timeout", type=float, default=600.0, metavar="S", help="seconds a managed server may take (default: 600)")
-    run.add_argument("--resume", action="store_true", help="go on with the run in -o: done cells are kept, failed ones redone")
-    run.add_argument("--only", action="append", default=[], metavar="STAGE", help="only this stage, and the report; may be repeated")
-    run.add_argument("-p", "--parameter", action="append", default=[], metavar="STAGE.NAME=VALUE", help="a notebook's parameter")
+    run.add_argument(
+        "--key-env", default="", metavar="NAME", help="name of the environment variable that holds the API key"
+    )
+    run.add_argument(
+        "--start-timeout",
+        type=float,
+        default=600.0,
+        metavar="S",
+        help="seconds a managed server may take (default: 600)",
+    )
+    run.add_argument(
+        "--resume", action="store_true", help="go on with the run in -o: done cells are kept, failed ones redone"
+    )
+    run.add_argument(
+        "--only", action="append", default=[], metavar="STAGE", help="only this stage, and the report; may be repeated"
+    )
+    run.add_argument(
+        "-p", "--parameter", action="append", default=[], metavar="STAGE.NAME=VALUE", help="a notebook's parameter"
+    )
     run.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     run.add_argument("--json", action="store_true", help="the result as JSON on stdout")
     run.set_defaults(call=_run)

@@ -278,7 +278,9 @@ class Client:
         page = "<html" in text[:2000].lower()
         return Rejected(
             f"{self.url}{path} answered 200, but the body is malformed: {why}",
-            cause="a proxy or another web server answers at this address" if page else "not an OpenAI-compatible server",
+            cause="a proxy or another web server answers at this address"
+            if page
+            else "not an OpenAI-compatible server",
             remedy="give the address of the vLLM server itself",
             detail=f"It began: {shorten(text)!r}",
         )
@@ -287,16 +289,24 @@ class Client:
         status, message = response.status_code, _error_message(response)
         cause, remedy = "", "read the server's log"
         if status in (401, 403):
-            cause, remedy = "an API key is missing or wrong", "export a key and pass its variable's NAME: --key-env VLLM_API_KEY"
+            cause, remedy = (
+                "an API key is missing or wrong",
+                "export a key and pass its variable's NAME: --key-env VLLM_API_KEY",
+            )
         elif status == 404 and model:
             remedy = f"use one of the served names: {self._served_names()}"
             cause = f"no model named {model!r} is served"
         elif status == 404:
             cause, remedy = "no OpenAI-compatible server at this address", "give the server's root, without a path"
         elif status in (400, 413, 422) and _too_long(message):
-            cause, remedy = "the prompt is longer than the model's context", "use shorter prompts: -p baseline.lengths=…"
+            cause, remedy = (
+                "the prompt is longer than the model's context",
+                "use shorter prompts: -p baseline.lengths=…",
+            )
         elif status in RETRY_STATUS:
-            cause = f"the server is overloaded or limits the rate ({retries} retries within {self.retry_budget_s:.0f} s)"
+            cause = (
+                f"the server is overloaded or limits the rate ({retries} retries within {self.retry_budget_s:.0f} s)"
+            )
             remedy = "run again later with --resume"
         elif status >= 500:
             cause = "the engine failed on this request; it may be dead"
@@ -402,7 +412,7 @@ def _error_message(response: requests.Response) -> str:
 
 def _too_long(message: str) -> bool:
     message = message.lower()
-    return "context length" in message or "maximum" in message and "token" in message or "too long" in message
+    return "context length" in message or ("maximum" in message and "token" in message) or "too long" in message
 
 
 def _reason(error: requests.RequestException) -> str:

@@ -11,6 +11,7 @@ from prefixscope import frames, lookups, verdict
 from prefixscope.diagnosis import explain
 from prefixscope.verdict import wilson
 
+
 @dataclass(frozen=True, slots=True)
 class Conclusion:
     """A sentence or two, and where to go from here; shows itself in a notebook."""
@@ -65,7 +66,9 @@ def sweep(run: Path) -> Conclusion:
     table = frames.sweep(frames.sends(run), frames.kept(run))
     table = table[table["hit_2"].notna()]
     if table.empty:
-        return Conclusion("No interval was measured.", "`prefixscope run --only sweep` on a server that may be restarted.")
+        return Conclusion(
+            "No interval was measured.", "`prefixscope run --only sweep` on a server that may be restarted."
+        )
     tokens = int(table["tokens"].max())
     rows = table[table["tokens"] == tokens]
     best = int(rows["hit_2"].max())
@@ -89,7 +92,9 @@ def equality(run: Path) -> Conclusion:
     judged = warm[warm["identical"].notna()]
     if judged.empty:
         why = f"{len(warm)} warm answers took nothing from the cache" if len(warm) else "no answers were compared"
-        return Conclusion(f"Void: {why}, so equality can't be judged.", "`20-retention-sweep`: find an interval that hits.")
+        return Conclusion(
+            f"Void: {why}, so equality can't be judged.", "`20-retention-sweep`: find an interval that hits."
+        )
     same, count = int(judged["identical"].sum()), len(judged)
     low, high = wilson(same, count)
     noise = int((~control["identical"].dropna().astype(bool)).sum())

@@ -265,5 +265,3 @@ def _lock(progress: Progress) -> Iterator[None]:
             progress("waiting: another process is installing or removing an engine")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-

@@ -43,7 +43,9 @@ def run(
     The control (cold again, under another salt) is what any difference is held against: answers that differ between
     two cold sends can't be blamed on the cache.
     """
-    with investigation.stage("equality", documents=documents, tokens=tokens, answer_tokens=answer_tokens, workaround=workaround, seed=seed) as stage:
+    with investigation.stage(
+        "equality", documents=documents, tokens=tokens, answer_tokens=answer_tokens, workaround=workaround, seed=seed
+    ) as stage:
         setting = _setting(investigation, workaround)
         done = answered(investigation)
         plan = [(n, role) for role in ("base", "lora") for n in range(documents)]
@@ -66,7 +68,16 @@ def run(
                     for n, role in todo:
                         if role == "lora" and not sender.lora:
                             continue
-                        ask(sender, stage, n, role, key(n, role), tokens=tokens, seed=seed + n, answer_tokens=answer_tokens)
+                        ask(
+                            sender,
+                            stage,
+                            n,
+                            role,
+                            key(n, role),
+                            tokens=tokens,
+                            seed=seed + n,
+                            answer_tokens=answer_tokens,
+                        )
                         stage.progress.advance(expected)
             except (ServerError, Unreachable) as error:
                 stage.outcome = "partial"
@@ -84,7 +95,9 @@ def _setting(investigation: Investigation, workaround: int) -> Setting:
     return last if last.interval is not None else Setting(drafter=last.drafter, lora=last.lora, interval=workaround)
 
 
-def series_key(investigation: Investigation, setting: Setting, role: str, tokens: int, seed: int, answer_tokens: int) -> str:
+def series_key(
+    investigation: Investigation, setting: Setting, role: str, tokens: int, seed: int, answer_tokens: int
+) -> str:
     return digest(["answers", investigation.target.id, setting.id, role, tokens, seed, answer_tokens])
 
 
@@ -110,7 +123,14 @@ def ask(
     for arm in ARMS:
         stage.progress.say(f"{model}, document {number + 1}: {arm.replace('_', ' ')}")
         prompt = prompts.follow_up(count, document, answer) if arm == "follow_up" else document
-        identity = {"kind": "answer", "series": series, "attempt": attempt, "role": role, "document": f"document {number + 1}", "arm": arm}
+        identity = {
+            "kind": "answer",
+            "series": series,
+            "attempt": attempt,
+            "role": role,
+            "document": f"document {number + 1}",
+            "arm": arm,
+        }
         try:
             completion, fields = sender.send(
                 prompt,
@@ -122,7 +142,15 @@ def ask(
             )
         except Rejected as error:
             stage.outcome = "partial"
-            stage.append({**identity, "setting": sender.setting.to_json(), "model": model, "status": "failed", "error": str(error)})
+            stage.append(
+                {
+                    **identity,
+                    "setting": sender.setting.to_json(),
+                    "model": model,
+                    "status": "failed",
+                    "error": str(error),
+                }
+            )
             stage.warn("request-refused", f"{model}, document {number + 1}, {arm}: {error.what}", error.remedy)
             return
         answer = completion.text
@@ -140,7 +168,11 @@ def ask(
 
 def compare(investigation: Investigation, stage: Stage) -> None:
     """Write the comparisons that are not written yet."""
-    known = {(r["series"], r["attempt"], r["pair"]) for r in investigation.run.rows("equality") if r.get("kind") == "comparison"}
+    known = {
+        (r["series"], r["attempt"], r["pair"])
+        for r in investigation.run.rows("equality")
+        if r.get("kind") == "comparison"
+    }
     for series, arms in answered(investigation).items():
         for pair in (("cold", "control"), ("cold", "warm")):
             name = "-".join(pair)

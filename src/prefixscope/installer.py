@@ -169,7 +169,9 @@ class Installer:
         except EngineError as error:
             if "No space left" in str(error):
                 raise
-        self.progress(f"  PyTorch's CPU index can't be used: taking plain torch {plain}, which may be a CUDA build (5 GB)")
+        self.progress(
+            f"  PyTorch's CPU index can't be used: taking plain torch {plain}, which may be a CUDA build (5 GB)"
+        )
         self._check_space(CUDA_BYTES)
         self._pip(python, *install, f"torch=={plain}")
 
@@ -266,10 +268,15 @@ class Installer:
             remedy = "check the network, proxy and pip's configuration (pip config list), then run it again"
         elif found := re.search(r"from versions: ([^)]*)\)", text):
             offered = [each for each in found[1].split(", ") if each != "none"]
-            cause = f"there is no such release for {here}" + (f"; there are {', '.join(offered[-8:])}" if offered else "")
+            cause = f"there is no such release for {here}" + (
+                f"; there are {', '.join(offered[-8:])}" if offered else ""
+            )
             remedy = "choose another version, or use --url or --serve-cmd with a server of your own"
         elif "ensurepip" in text:
-            cause, remedy = "this Python comes without venv", "install it (Debian, Ubuntu: apt-get install python3-venv)"
+            cause, remedy = (
+                "this Python comes without venv",
+                "install it (Debian, Ubuntu: apt-get install python3-venv)",
+            )
         elif "requires a different Python" in text or "not a supported wheel" in text:
             cause, remedy = f"no build for {here}", "use Python 3.11 or 3.12, or --url with a server of your own"
         shown = " ".join(command if len(command) < 16 else [*command[:3], "…"])
@@ -335,5 +342,7 @@ def _python_version() -> str:
 def _doing(output: Path) -> str:
     """The last thing pip said it was doing."""
     lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
-    telling = [line.strip() for line in lines if re.match(r"\s*(Collecting|Downloading|Installing|Building|Using)", line)]
+    telling = [
+        line.strip() for line in lines if re.match(r"\s*(Collecting|Downloading|Installing|Building|Using)", line)
+    ]
     return telling[-1][:90] if telling else ""

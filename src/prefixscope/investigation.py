@@ -13,7 +13,7 @@ from typing import Any
 
 from prefixscope import kit, preflight, resources
 from prefixscope.client import Client
-from prefixscope.errors import RunError, Unsupported
+from prefixscope.errors import RunError, Unreachable, Unsupported
 from prefixscope.pool import Pool
 from prefixscope.runs import OWNER_ENV, Run, Stage, copy_run, iso, now
 from prefixscope.server import Server
@@ -81,6 +81,9 @@ class Investigation:
             with Client(server.url, key_env=self.target.key_env) as client:
                 self.note_target(client, server)
                 yield client, server.id
+        except Unreachable:
+            server.ensure_alive()  # raises, with the log's last lines and the cause, where the server has died
+            raise
         finally:
             self.pool.release(server, keep=keep)
             if not keep:
@@ -152,7 +155,9 @@ def open_run(run_dir: str = "", target: str = "sample", **options: Any) -> Inves
     if wanted.kind == "sample":
         sample = resources.data_path("sample", "run")
         if not (sample / "run.json").exists():
-            raise RunError(f"the recorded sample is missing from the installation ({sample})", remedy="reinstall prefixscope")
+            raise RunError(
+                f"the recorded sample is missing from the installation ({sample})", remedy="reinstall prefixscope"
+            )
         place = Path(run_dir) if run_dir else Path(tempfile.mkdtemp(prefix="prefixscope-sample-"))
         run = copy_run(sample, place)
         run.update(lambda m: m["target"].update({"kind": "sample"}))
@@ -165,4 +170,3 @@ def free_space_warning(path: Path, need_bytes: int = 200_000_000) -> str | None:
     """A sentence where the disk of a run directory is nearly full."""
     free = shutil.disk_usage(path if path.exists() else path.parent).free
     return f"only {free / 1e6:,.0f} MB are free where the run is kept" if free < need_bytes else None
-

@@ -96,7 +96,9 @@ def measure(
     )
     for position, setting in enumerate(left):
         after = left[position + 1] if position + 1 < len(left) else then
-        _measure_setting(investigation, stage, setting, todo[setting], after, keep=keep_last and position + 1 == len(left))
+        _measure_setting(
+            investigation, stage, setting, todo[setting], after, keep=keep_last and position + 1 == len(left)
+        )
     rows: list[dict[str, Any]] = []
     for series in plan:
         rows += finished(investigation, series) or []
@@ -112,7 +114,7 @@ def _measure_setting(
     *,
     keep: bool,
 ) -> None:
-    started = time.monotonic()
+    started, rows_before = time.monotonic(), len(investigation.run.rows(stage.name))
     try:
         with investigation.server(setting, stage, keep=keep) as (client, server_id):
             sender = Sender(investigation, stage, client, server_id, setting)
@@ -123,6 +125,11 @@ def _measure_setting(
                     if setting.as_served:
                         continue  # an attached server without adapters lacks nothing
                     _fail(investigation, stage, series, server_id, "no LoRA adapter is served under this setting")
+                    continue
+                if sender.context is not None and series.tokens >= sender.context:
+                    why = f"a prompt of {series.tokens:,} tokens does not fit the served context of {sender.context:,} tokens"
+                    stage.warn("too-long", why, f"choose lengths below {sender.context:,}")
+                    _fail(investigation, stage, series, server_id, why)
                     continue
                 open_series.append(SeriesRun(sender, series))
             for series_run in open_series:
@@ -136,8 +143,11 @@ def _measure_setting(
     except (ServerError, Unreachable) as error:
         stage.outcome = "partial"
         stage.warn("server-failed", f"{setting.label}: {error.what}", error.remedy)
+        told = {
+            row["series"] for row in investigation.run.rows(stage.name)[rows_before:] if row.get("status") == "failed"
+        }
         for series in todo:
-            if finished(investigation, series) is None:
+            if finished(investigation, series) is None and series.key(investigation.target.id) not in told:
                 _fail(investigation, stage, series, "", str(error))
     stage.progress.advance(START_S, steps=0)
     stage.spent(f"measuring {setting.label}", time.monotonic() - started)
@@ -146,10 +156,13 @@ def _measure_setting(
 class Sender:
     """One server, asked one request at a time."""
 
-    def __init__(self, investigation: Investigation, stage: Stage, client: Client, server_id: str, setting: Setting) -> None:
+    def __init__(
+        self, investigation: Investigation, stage: Stage, client: Client, server_id: str, setting: Setting
+    ) -> None:
         self.investigation, self.stage, self.client = investigation, stage, client
         self.server_id, self.setting = server_id, setting
         self.base, self.lora = choose_model(client, investigation.target.model)
+        self.context = next((m.max_model_len for m in client.models() if m.max_model_len), None)
         self.overlapped = False
         self._discarded: set[str] = set()
         self._counters = metrics.counters(client.metrics())
@@ -167,7 +180,12 @@ class Sender:
         self._discarded.add(model)
         prompt = prompts.build(self.count(model), DISCARD_TOKENS, 0)
         completion = self.client.chat(
-            prompt.messages, model=model, max_tokens=4, salt=new_salt(), request_id=new_request_id(), expected_tokens=DISCARD_TOKENS
+            prompt.messages,
+            model=model,
+            max_tokens=4,
+            salt=new_salt(),
+            request_id=new_request_id(),
+            expected_tokens=DISCARD_TOKENS,
         )
         self.stage.append(
             {"kind": "discarded", "setting": self.setting.to_json(), "server": self.server_id, "model": model,
@@ -176,7 +194,14 @@ class Sender:
         self._counters = metrics.counters(self.client.metrics())
 
     def send(
-        self, prompt: Prompt, *, model: str, salt: str, max_tokens: int = 1, logprobs: bool = False, extra: Mapping[str, Any] | None = None
+        self,
+        prompt: Prompt,
+        *,
+        model: str,
+        salt: str,
+        max_tokens: int = 1,
+        logprobs: bool = False,
+        extra: Mapping[str, Any] | None = None,
     ) -> tuple[Completion, dict[str, Any]]:
         """One request, and the fields that every row of it has."""
         completion = self.client.chat(
@@ -238,7 +263,9 @@ class SeriesRun:
         """Send what is left (or only the sends whose latency counts). The first refusal ends the series, with a row."""
         while self.left and (not only_quiet or self.left[0][0] in QUIET):
             send, index = self.left.pop(0)
-            self.sender.stage.progress.say(f"{self.sender.setting.label}, {self.model}, {self.prompt.name}: {send} {index}")
+            self.sender.stage.progress.say(
+                f"{self.sender.setting.label}, {self.model}, {self.prompt.name}: {send} {index}"
+            )
             try:
                 self.sender.discard_first(self.model)
                 self._send(send, index)
@@ -311,7 +338,11 @@ def doubt(stage: Stage, row: Mapping[str, Any], prompt: Prompt) -> None:
             f"{where}: the {row['send']} send already hit {cached:,} tokens",
             "the server seems to ignore cache_salt; send through vLLM directly",
         )
-    if row["prompt_tokens"] is not None and row["prompt_tokens"] != row["prompt"]["tokens"] and row["send"] != "follow_up":
+    if (
+        row["prompt_tokens"] is not None
+        and row["prompt_tokens"] != row["prompt"]["tokens"]
+        and row["send"] != "follow_up"
+    ):
         stage.warn(
             "length-not-exact",
             f"{where}: the server counted {row['prompt_tokens']:,} prompt tokens",
@@ -364,7 +395,7 @@ def new_request_id() -> str:
     return f"ps-{secrets.token_hex(8)}"
 
 
-def lengths_or_error(lengths: Iterable[int], limit: int | None) -> tuple[int, ...]:
+def lengths_or_error(lengths: Iterable[int]) -> tuple[int, ...]:
     """The lengths, ascending, each once.
 
     Raises
@@ -375,12 +406,7 @@ def lengths_or_error(lengths: Iterable[int], limit: int | None) -> tuple[int, ..
     values = sorted(set(lengths)) if all(isinstance(n, int) for n in lengths) else []
     if not values or values[0] < 1:
         raise TargetError(
-            f"prompt lengths {list(lengths)!r}: give one or more positive numbers of tokens", remedy="for example [1600, 6446]"
-        )
-    if limit is not None and values[-1] >= limit:
-        raise TargetError(
-            f"a prompt of {values[-1]:,} tokens does not fit the served context of {limit:,} tokens",
-            remedy=f"choose lengths below {limit:,}",
+            f"prompt lengths {list(lengths)!r}: give one or more positive numbers of tokens",
+            remedy="for example [1600, 6446]",
         )
     return tuple(values)
-

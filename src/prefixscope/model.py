@@ -79,7 +79,9 @@ def generate(folder: Path, recipe: Mapping[str, Any]) -> dict[str, str]:
         for name, text in _tokenizer_files(recipe["tokenizer"]).items():
             (folder / part / name).write_text(text, encoding="utf-8")
     adapter = draw(lora_shapes, recipe, "lora")
-    _write_folder(folder / "lora", "adapter_config.json", recipe["lora"]["config"], "adapter_model.safetensors", adapter)
+    _write_folder(
+        folder / "lora", "adapter_config.json", recipe["lora"]["config"], "adapter_model.safetensors", adapter
+    )
     return _digests(folder)
 
 
@@ -88,7 +90,9 @@ def _generate_into(home: Path, recipe: Mapping[str, Any]) -> None:
     with tempfile.TemporaryDirectory(prefix=".model-", dir=home.parent) as scratch:
         made = Path(scratch) / "new"
         found = generate(made, recipe)
-        wrong = sorted(name for name in recipe["sha256"].keys() | found if recipe["sha256"].get(name) != found.get(name))
+        wrong = sorted(
+            name for name in recipe["sha256"].keys() | found if recipe["sha256"].get(name) != found.get(name)
+        )
         if wrong:
             raise EngineError(
                 f"the embedded model came out different: {', '.join(wrong)}",

@@ -66,7 +66,9 @@ def parameters(stage: str) -> dict[str, Parameter]:
     notebook = nbformat.read(path(stage), as_version=4)
     cell = next((c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])), None)
     if cell is None:
-        raise NotebookError(f"{path(stage).name} has no cell tagged 'parameters'", remedy="tag it in JupyterLab's property panel")
+        raise NotebookError(
+            f"{path(stage).name} has no cell tagged 'parameters'", remedy="tag it in JupyterLab's property panel"
+        )
     lines = cell.source.splitlines()
     found: dict[str, Parameter] = {}
     for node in ast.parse(cell.source).body:
@@ -88,7 +90,9 @@ def parse_assignment(text: str) -> tuple[str, str, Any]:
     name, equals, value_text = text.partition("=")
     stage, dot, parameter = name.strip().partition(".")
     if not equals or not dot:
-        raise NotebookError(f"-p {text!r} is not of the form stage.name=value", remedy="for example -p sweep.lengths=[1600,6446]")
+        raise NotebookError(
+            f"-p {text!r} is not of the form stage.name=value", remedy="for example -p sweep.lengths=[1600,6446]"
+        )
     try:
         value = ast.literal_eval(value_text.strip())
     except (ValueError, SyntaxError):
@@ -131,7 +135,9 @@ def owned_by(token: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def execute(run: Run, stage: str, values: Mapping[str, Any], *, watch: Callable[[dict[str, Any]], None] | None = None) -> Path:
+def execute(
+    run: Run, stage: str, values: Mapping[str, Any], *, watch: Callable[[dict[str, Any]], None] | None = None
+) -> Path:
     """Run one notebook headless into the run directory; its executed copy is kept whether it succeeds or not.
 
     Parameters

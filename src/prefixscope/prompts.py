@@ -20,7 +20,9 @@ Count = Callable[[Sequence[Message]], "tuple[int, ...] | None"]
 CHARS_PER_TOKEN = 4.0
 MAX_COUNTS = 40
 
-_SUBJECTS = "the scheduler|a worker|the cache|an operator|the router|this node|the drafter|a long request|the pool|the log"
+_SUBJECTS = (
+    "the scheduler|a worker|the cache|an operator|the router|this node|the drafter|a long request|the pool|the log"
+)
 _VERBS = "keeps|drops|reads|moves|counts|records|returns|checks|copies|waits for"
 _OBJECTS = "the last block|a full window|two checkpoints|the shared prefix|every prompt|one retained segment|the next turn|an older answer|the stored range|a short reply"
 _PLACES = "before the hit|after the restart|on the second send|in the morning|at the boundary|under load|without a warning|for each group|near the end|as before"
@@ -164,4 +166,6 @@ def shared_tokens(a: Prompt, b: Prompt) -> int | None:
 
 def document(count: Count, tokens: int, seed: int) -> Prompt:
     """A long document with a request at its head, for comparing answers."""
-    return build(count, tokens, seed, head=f"Summarise this log, number {seed}, in one paragraph.\n\n", name=f"document {seed}")
+    return build(
+        count, tokens, seed, head=f"Summarise this log, number {seed}, in one paragraph.\n\n", name=f"document {seed}"
+    )

@@ -136,8 +136,18 @@ def plan(target: Target, *, quick: bool, only: Sequence[str], assignments: Seque
     stages = [s for s in notebooks.ORDER if not only or s in only or s == "report"]
     left_out = {}
     if target.kind == "attached":
-        left_out = {s: "needs a server that may be restarted: --serve-cmd 'vllm serve …'" for s in stages if s in NEEDS_RESTART}
+        left_out = {
+            s: "needs a server that may be restarted: --serve-cmd 'vllm serve …'" for s in stages if s in NEEDS_RESTART
+        }
         stages = [s for s in stages if s not in NEEDS_RESTART]
+    for assignment in assignments:
+        stage = notebooks.parse_assignment(assignment)[0]
+        if stage not in stages:
+            raise NotebookError(
+                f"-p {assignment}: stage {stage!r} is not part of this run",
+                cause=left_out.get(stage, f"--only {' --only '.join(only)}"),
+                remedy=f"its stages: {', '.join(stages)}",
+            )
     return Plan(target, tuple(stages), {s: v for s, v in parameters.items() if s in stages}, left_out, quick)
 
 
@@ -152,16 +162,17 @@ def run(target: Target, plan: Plan, *, out: str | None, resume: bool, screen: Sc
         before anything is written, where the target can't be reached or the directory can't be used.
     """
     started = time.monotonic()
+    prepare(target, screen)
     directory = open_directory(target, plan, out=out, resume=resume)
-    target = Target.from_json(directory.manifest["target"])
     with directory.locked() as token, notebooks.owned_by(token):
-        prepare(target, screen)
         screen.line(f"run directory: {directory.path}")
         warning = free_space_warning(directory.path)
         if warning:
             screen.line(f"  warning: {warning}")
         for stage, why in plan.left_out.items():
-            directory.update(lambda m, s=stage, w=why: m["stages"].setdefault(s, {}).update({"status": "left out", "note": w}))  # type: ignore[misc]
+            directory.update(
+                lambda m, s=stage, w=why: m["stages"].setdefault(s, {}).update({"status": "left out", "note": w})
+            )  # type: ignore[misc]
             screen.line(f"  {stage:9} left out: {why}")
         directory.update(lambda m: m.update({"plan": list(plan.stages)}))
         failed = []
@@ -176,7 +187,12 @@ def run(target: Target, plan: Plan, *, out: str | None, resume: bool, screen: Sc
     found = verdict.of_run(directory.path)
     report = directory.path / "report.html"
     return Result(
-        directory.path, report if report.exists() else None, found.sentence, found.code, tuple(failed), time.monotonic() - started
+        directory.path,
+        report if report.exists() else None,
+        found.sentence,
+        found.code,
+        tuple(failed),
+        time.monotonic() - started,
     )
 
 
@@ -187,13 +203,13 @@ def open_directory(target: Target, plan: Plan, *, out: str | None, resume: bool)
             raise RunError("--resume needs the run directory", remedy="prefixscope run -o RUN --resume")
         run = Run(out)
         with run.locked():  # a run in use keeps its own parameters
-            run.update(lambda m: m["parameters"].update({k: {**m["parameters"].get(k, {}), **v} for k, v in plan.parameters.items()}))
+            run.update(
+                lambda m: m["parameters"].update(
+                    {k: {**m["parameters"].get(k, {}), **v} for k, v in plan.parameters.items()}
+                )
+            )
         plan.parameters.update({stage: dict(v) for stage, v in run.manifest["parameters"].items()})
         return run
-    if target.kind == "attached":
-        reach(target)
-    elif target.kind == "managed":
-        target.offers()
     path = Path(out) if out else Path.cwd() / time.strftime("prefixscope-run-%Y%m%d-%H%M%S")
     return Run.create(path, target=target.to_json(), parameters=plan.parameters)
 
@@ -205,6 +221,8 @@ def prepare(target: Target, screen: Screen) -> None:
         engine.ensure(target.engine, progress=screen.line)
     elif target.kind == "attached":
         reach(target)
+    elif target.kind == "managed":
+        target.offers()  # a command that can't be read is refused here
 
 
 def reach(target: Target) -> None:
@@ -224,7 +242,8 @@ def run_stage(run: Run, stage: str, parameters: Mapping[str, Any], *, resume: bo
     try:
         notebooks.execute(run, stage, parameters, watch=screen.progress)
     except NotebookError as error:
-        run.update(lambda m: _failed(m["stages"].setdefault(stage, {}), str(error)))
+        reason = str(error)
+        run.update(lambda m: m["stages"].setdefault(stage, {}).update({"status": "failed", "error": reason}))
         screen.line(f"  {stage:9} FAILED after {time.monotonic() - started:.0f} s\n{error}")
         return False
     except PrefixscopeError as error:
@@ -237,7 +256,3 @@ def run_stage(run: Run, stage: str, parameters: Mapping[str, Any], *, resume: bo
     note = f" ({state['note']})" if state.get("note") else ""
     screen.line(f"  {stage:9} {state.get('status', 'done')} in {time.monotonic() - started:.0f} s{note}")
     return bool(state.get("status") != "partial")
-
-
-def _failed(state: dict[str, Any], error: str) -> None:
-    state.update({"status": "failed", "error": error})

@@ -106,7 +106,9 @@ class Run:
             for name in ("raw", "trace", "logs", "notebooks"):
                 (path / name).mkdir(exist_ok=True)
         except OSError as error:
-            raise RunError(f"can't make the run directory {path}: {error.strerror}", remedy="name another: -o DIR") from error
+            raise RunError(
+                f"can't make the run directory {path}: {error.strerror}", remedy="name another: -o DIR"
+            ) from error
         manifest = {
             "schema_version": SCHEMA_VERSION,
             "run_id": secrets.token_hex(6),
@@ -133,7 +135,9 @@ class Run:
         try:
             value = json.loads(file.read_text("utf-8"))
         except FileNotFoundError:
-            raise RunError(f"{self.path} is not a run directory: it has no run.json", remedy="prefixscope run -o DIR") from None
+            raise RunError(
+                f"{self.path} is not a run directory: it has no run.json", remedy="prefixscope run -o DIR"
+            ) from None
         except (OSError, ValueError) as error:
             raise RunError(f"{file} can't be read: {error}", remedy="restore it from a copy") from error
         if not isinstance(value, dict):
@@ -178,7 +182,9 @@ class Run:
         with self.locked():
             started = time.monotonic()
             stage = Stage(self, name)
-            self._set_stage(name, status="running", started_at=now(), error=None, note="", parameters=dict(parameters or {}))
+            self._set_stage(
+                name, status="running", started_at=now(), error=None, note="", parameters=dict(parameters or {})
+            )
             try:
                 yield stage
             except BaseException as error:
@@ -239,7 +245,9 @@ class Run:
                 lock.write(json.dumps(holder))
                 lock.flush()
             except OSError as error:
-                raise RunError(f"{file} could not be written: {error.strerror}", remedy="make room, then run again with --resume") from error
+                raise RunError(
+                    f"{file} could not be written: {error.strerror}", remedy="make room, then run again with --resume"
+                ) from error
             try:
                 yield token
             finally:
@@ -327,7 +335,9 @@ def _open_lock(file: Path) -> TextIO:
     try:
         return file.open("a+")
     except OSError as error:
-        raise RunError(f"the lock {file} can't be opened: {error.strerror}", remedy="make the run directory writable") from error
+        raise RunError(
+            f"the lock {file} can't be opened: {error.strerror}", remedy="make the run directory writable"
+        ) from error
 
 
 def _check_owner() -> None:
@@ -361,4 +371,6 @@ def _write_json(file: Path, value: object) -> None:
         temporary.replace(file)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise RunError(f"{file} could not be written: {error.strerror}", remedy="make room, then run again with --resume") from error
+        raise RunError(
+            f"{file} could not be written: {error.strerror}", remedy="make room, then run again with --resume"
+        ) from error

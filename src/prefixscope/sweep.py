@@ -41,8 +41,10 @@ def run(
         wanted = [parse_interval(value) for value in intervals]
     except ValueError as error:
         raise RunError(str(error), remedy="for example -p 'sweep.intervals=[0, 1024, \"dense\"]'") from None
-    with investigation.stage("sweep", intervals=[interval_label(i) for i in wanted], lengths=list(lengths), seed=seed) as stage:
-        tokens = lengths_or_error(lengths, None)
+    with investigation.stage(
+        "sweep", intervals=[interval_label(i) for i in wanted], lengths=list(lengths), seed=seed
+    ) as stage:
+        tokens = lengths_or_error(lengths)
         if investigation.target.kind == "attached":
             stage.outcome, stage.note = "skipped", "a sweep restarts the server, and an attached server is not ours"
             stage.warn(
@@ -59,7 +61,12 @@ def run(
         if header is not None:
             check_intervals(wanted, header.scheduler_block)
         chosen = [setting_for(interval, drafter, header) for interval in wanted]
-        measure(investigation, stage, [s for setting in dict.fromkeys(chosen) for s in _plan(setting, tokens, seed)], then=then)
+        measure(
+            investigation,
+            stage,
+            [s for setting in dict.fromkeys(chosen) for s in _plan(setting, tokens, seed)],
+            then=then,
+        )
         record_kept(investigation, stage, chosen, tokens, seed)
     return frames.sends(investigation.path)
 

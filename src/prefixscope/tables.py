@@ -29,12 +29,24 @@ class Table:
     def _repr_html_(self) -> str:
         if self.frame.empty:
             return "<p>Nothing measured for this table yet.</p>"
-        numeric = {name: pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype) for name, dtype in self.frame.dtypes.items()}
-        head = "".join(f'<th class="{"n" if numeric[name] else ""}">{escape(str(name).replace("_", " "))}</th>' for name in self.frame)
+        numeric = {
+            name: pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype)
+            for name, dtype in self.frame.dtypes.items()
+        }
+        head = "".join(
+            f'<th class="{"n" if numeric[name] else ""}">{escape(str(name).replace("_", " "))}</th>'
+            for name in self.frame
+        )
         body = ""
         for row in self.frame.head(self.limit).itertuples(index=False):
             cells = zip(self.frame.columns, row, strict=True)
-            body += "<tr>" + "".join(f'<td class="{"n" if numeric[name] else ""}">{escape(text(value))}</td>' for name, value in cells) + "</tr>"
+            body += (
+                "<tr>"
+                + "".join(
+                    f'<td class="{"n" if numeric[name] else ""}">{escape(text(value))}</td>' for name, value in cells
+                )
+                + "</tr>"
+            )
         more = len(self.frame) - self.limit
         note = f"<p>and {more:,} more rows</p>" if more > 0 else ""
         return f'{_STYLE}<table class="ps-table"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}'

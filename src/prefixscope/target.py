@@ -48,6 +48,13 @@ class Target:
             raise TargetError("an attached target needs a URL", remedy="--url http://host:8000")
         if self.kind == "managed" and not self.serve_cmd.strip():
             raise TargetError("a managed target needs a command", remedy='--serve-cmd "vllm serve MODEL …"')
+        for name in ("url", "serve_cmd", "stop_cmd"):
+            # It would be kept in the run directory, which people send to each other.
+            if mask(getattr(self, name)) != getattr(self, name):
+                raise TargetError(
+                    f"--{name.replace('_', '-')} holds a key or password in clear text: {mask(getattr(self, name))}",
+                    remedy="export VLLM_API_KEY=… (vllm serve reads it by itself) and pass its name: --key-env VLLM_API_KEY",
+                )
 
     @classmethod
     def parse(cls, text: str, **options: Any) -> Target:
@@ -69,7 +76,7 @@ class Target:
         return cls(**{name: value[name] for name in cls.__slots__ if name in value})
 
     def to_json(self) -> dict[str, Any]:
-        """As kept in a run: keys masked, the label a person reads added."""
+        """As kept in a run, with the label a person reads; a target never holds a key."""
         values = asdict(self)
         return {**values, "label": self.label}
 
@@ -80,7 +87,7 @@ class Target:
         if self.kind == "attached":
             return f"attached server {self.url}"
         if self.kind == "managed":
-            return f"managed server: {mask(self.serve_cmd)}"
+            return f"managed server: {self.serve_cmd}"
         return "recorded sample"
 
     @property
@@ -103,7 +110,9 @@ class Target:
             return has_drafter, has_lora
         return (True, True) if self.kind in ("embedded", "sample") else (False, False)
 
-    def command(self, setting: Setting, trace_env: Mapping[str, str], *, port: int | None = None) -> command.ServerCommand:
+    def command(
+        self, setting: Setting, trace_env: Mapping[str, str], *, port: int | None = None
+    ) -> command.ServerCommand:
         """The command that starts it with these settings.
 
         Raises
