@@ -417,11 +417,10 @@ def time_spent(frame: pd.DataFrame) -> Any:
     chart = alt.layer(bars, wide).properties(width=WIDTH, height=24 * len(lanes))
     starting = frame.loc[frame["what"] == "starting", "seconds"].sum()
     started = int((frame["what"] == "starting").sum())
-    title = (
-        f"{end:.1f} minutes, {starting / 60:.1f} of them starting {count(started, 'server')}"
-        if started
-        else f"{end:.1f} minutes"
-    )
+    title = f"{end:.1f} minutes"
+    if started:
+        # Not "of them": a server may start behind another one's work.
+        title += f"; starting {count(started, 'server')} took {starting / 60:.1f}"
     return chart.properties(title=_title(title))
 
 

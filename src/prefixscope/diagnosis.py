@@ -52,9 +52,11 @@ class Diagnosis:
     price: str
 
 
-def explain(trace: Trace, request_id: str, *, others: Sequence[Trace] = ()) -> Diagnosis:
+def explain(trace: Trace, request_id: str, *, repeat_of: str | None = None, others: Sequence[Trace] = ()) -> Diagnosis:
     """Why this request's hit is as long as it is.
 
+    ``repeat_of`` is the earlier request that this one was meant to repeat: only with it can a prompt that turned out
+    different, or went to another rank, be told from a first send.
     ``others`` are traces of the same prompts under other settings: with them the price compares what each setting
     keeps. A request that the trace never saw is ``cant_tell``.
     """
@@ -68,7 +70,7 @@ def explain(trace: Trace, request_id: str, *, others: Sequence[Trace] = ()) -> D
             "Send it with X-Request-Id to a server started with the tracing kit, and read the trace of every process.",
             "Nothing to pay.",
         )
-    case = _Case(trace, lookup, tuple(others))
+    case = _Case(trace, lookup, tuple(others), trace.lookup(repeat_of) if repeat_of else None)
     for rule in (
         _caching_off,
         _hit_not_used,
@@ -92,8 +94,8 @@ def explain(trace: Trace, request_id: str, *, others: Sequence[Trace] = ()) -> D
 class _Case:
     """One lookup with what surrounds it: the closest earlier request, and what that one left behind."""
 
-    def __init__(self, trace: Trace, lookup: Lookup, others: tuple[Trace, ...]) -> None:
-        self.trace, self.lookup, self.others = trace, lookup, others
+    def __init__(self, trace: Trace, lookup: Lookup, others: tuple[Trace, ...], repeat_of: Lookup | None) -> None:
+        self.trace, self.lookup, self.others, self.repeat_of = trace, lookup, others, repeat_of
         self.header: Header = lookup.header
         # By the engine's own id: ours may have been sent twice.
         self.closest = trace.lookup(lookup.closest_engine_id) if lookup.closest_engine_id else None
@@ -308,45 +310,59 @@ def _never_seen(case: _Case) -> Diagnosis | None:
     lookup = case.lookup
     if lookup.closest_id is not None or lookup.hit_tokens:
         return None
-    same_length = [
-        one
-        for one in case.trace.of_length(lookup.prompt_tokens)
-        if one.t < lookup.t and one.engine_request_id != lookup.engine_request_id
-    ]
-    # Only engines with the same settings can be ranks of one server.
-    elsewhere = [one for one in same_length if one.header.engine != case.header.engine and _peer(case, one.header)]
-    here = [one for one in same_length if one.header.engine == case.header.engine]
-    if elsewhere and not here:
-        other = elsewhere[-1]
-        return case.say(
-            "other_engine",
-            f"This engine (pid {case.header.pid}, rank {case.header.dp_rank}) never saw the prompt; a prompt of the "
-            f"same length, request {other.request_id}, went to another (pid {other.header.pid}, rank "
-            f"{other.header.dp_rank}). Each data-parallel rank has a prefix cache of its own.",
-            "Route repeats to the rank that holds them, or test with one rank.",
-            "Nothing to pay but balance between the ranks.",
-        )
-    if here:
-        return case.say(
-            "prompts_differ",
-            f"Not one block is shared with any earlier request, although {here[-1].request_id} had as many tokens: the "
-            f"prompts differ within the first {case.header.hash_block} tokens, or in the LoRA adapter or cache salt.",
-            "Compare the two requests: a date in the chat template, the adapter, cache_salt.",
-            "Nothing to pay.",
-        )
+    if case.repeat_of is not None:
+        return _not_the_same(case, case.repeat_of)
     if any(view.cached for view in lookup.groups):
         return None
+    # A first send and a repeat that went wrong look alike unless the caller says which one it should be.
+    alike = [one for one in case.trace.of_length(lookup.prompt_tokens) if one.t < lookup.t and _peer(case, one)]
+    doubt = ""
+    if alike:
+        doubt = (
+            f" If it was meant to repeat {alike[-1].request_id}, which had as many tokens, then "
+            f"{_difference(case, alike[-1])}"
+        )
     return case.say(
         "cold",
-        f"A first send: nothing that this engine has cached starts like this prompt of {lookup.tokens:,} tokens.",
+        f"A first send: nothing that this engine has cached starts like this prompt of {lookup.tokens:,} tokens."
+        f"{doubt}",
         "Send it again.",
         "Nothing to pay.",
     )
 
 
-def _peer(case: _Case, header: Header) -> bool:
-    mine = case.header
-    return header.dp_rank != mine.dp_rank and (header.version, header.groups, header.interval) == (
+def _not_the_same(case: _Case, other: Lookup) -> Diagnosis:
+    if other.header.engine != case.header.engine:
+        return case.say(
+            "other_engine",
+            f"This engine (pid {case.header.pid}, rank {case.header.dp_rank}) never saw the prompt: "
+            f"{_difference(case, other)}",
+            "Route repeats to the rank that holds them, or test with one rank.",
+            "Nothing to pay but balance between the ranks.",
+        )
+    return case.say(
+        "prompts_differ",
+        f"Not one block is shared with {other.request_id}, which it should repeat: {_difference(case, other)}",
+        "Compare the two requests: a date in the chat template, the adapter, cache_salt.",
+        "Nothing to pay.",
+    )
+
+
+def _difference(case: _Case, other: Lookup) -> str:
+    if other.header.engine != case.header.engine:
+        return (
+            f"{other.request_id} went to another engine (pid {other.header.pid}, rank {other.header.dp_rank}), and "
+            "each data-parallel rank has a prefix cache of its own."
+        )
+    return f"the prompts differ in their first {case.header.hash_block} tokens, the LoRA adapter or the cache salt."
+
+
+def _peer(case: _Case, other: Lookup) -> bool:
+    """Whether the other lookup was in this engine, or in another rank of the same server."""
+    mine, theirs = case.header, other.header
+    if theirs.engine == mine.engine:
+        return other.engine_request_id != case.lookup.engine_request_id
+    return theirs.dp_rank != mine.dp_rank and (theirs.version, theirs.groups, theirs.interval) == (
         mine.version,
         mine.groups,
         mine.interval,

@@ -29,22 +29,20 @@ CUDA_BYTES = 14 * GIB
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 NOT_NEEDED = {"torchaudio", "torchvision", "torchcodec"}
 """A text model needs none of them, and a torchvision built for another torch stops vLLM from importing."""
-ARCHITECTURES = ("Gemma4ForCausalLM", "Gemma4MTPModel", "Gemma4AssistantForCausalLM")
+ARCHITECTURES = ("Gemma4ForCausalLM", "Gemma4MTPModel")
 HEARTBEAT_S = 10.0
 
 _WARM_UP = """
 import sys
-from concurrent.futures import ThreadPoolExecutor
 import vllm.entrypoints.openai.api_server, vllm.v1.engine.core, vllm.v1.worker.cpu_worker
-from vllm.model_executor.models.registry import ModelRegistry
-names = [name for name in sys.argv[1:] if name in ModelRegistry.models]
-def inspect(name):
+from vllm.model_executor.models import registry
+# vLLM looks at a model class in a process of its own to leave CUDA alone; here there is none, and each would import vLLM.
+registry._run_in_subprocess = lambda function: function()
+for name in sys.argv[1:]:
     try:
-        ModelRegistry.models[name].inspect_model_cls()  # fills the model-info cache, each in a process of its own
+        registry.ModelRegistry.models[name].inspect_model_cls()  # fills the model-info cache
     except Exception as error:  # only a saving: the server fills the cache itself
         print("not cached:", name, error)
-with ThreadPoolExecutor(2) as pool:
-    list(pool.map(inspect, names))
 """
 
 
@@ -258,7 +256,9 @@ class Installer:
 
     def _explain(self, failure: str, command: Sequence[str], text: str) -> EngineError:
         """The error for a failed command, its likely cause read from what it printed."""
-        lines = [line for line in text.splitlines() if line.strip() and "is ignored: it is" not in line]
+        # "Looking in indexes" may hold a password; "is ignored" is about folders that only some machines have.
+        noise = re.compile(r"^\s*$|is ignored: it is|^Looking in ")
+        lines = [line[:400] for line in text.splitlines() if not noise.search(line)]
         here = f"Python {_python_version()} on {platform.system()} {platform.machine()}"
         cause, remedy = "", "run the command above by hand to see all of it"
         if "No space left on device" in text:

@@ -1,8 +1,8 @@
 """The embedded model: a tiny Gemma-4-shaped target, its MTP drafter and a LoRA adapter, generated from a recipe.
 
-The recipe (``data/models/gemma4-tiny/recipe.json``) holds configs, seeds and scales; the weights are drawn here, so that
-nothing large is shipped, and every generated file is checked against the digest in the recipe. The model knows nothing:
-it is there for its shape (the KV cache groups) and for answers that differ from token to token.
+The recipe (``data/models/gemma4-tiny/recipe.json``) holds configs, seeds and scales; the weights are drawn here, so
+that nothing large is shipped, and every generated file is checked against the digest in the recipe. The model knows
+nothing: it is there for its shape (the KV cache groups) and for answers that differ from token to token.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -72,7 +71,7 @@ def load_recipe() -> dict[str, Any]:
 
 
 def generate(folder: Path, recipe: Mapping[str, Any]) -> dict[str, str]:
-    """Writes ``target/``, ``drafter/`` and ``lora/`` under ``folder``; gives the sha256 of each file by relative name."""
+    """Writes ``target/``, ``drafter/`` and ``lora/`` under ``folder``; gives each file's sha256 by relative name."""
     for part, shapes in (("target", target_shapes), ("drafter", drafter_shapes)):
         section = recipe[part]
         _write_folder(folder / part, "config.json", section["config"], "model.safetensors", draw(shapes, recipe, part))
@@ -116,7 +115,7 @@ def _digests(folder: Path) -> dict[str, str]:
 
 
 def target_shapes(config: Mapping[str, Any]) -> Shapes:
-    """Name and shape of each tensor of a text-only Gemma 4 (168 for the embedded target), as transformers names them."""
+    """Name and shape of each tensor of a text-only Gemma 4, named as transformers does: 168 for the embedded target."""
     yield "model.embed_tokens.weight", (config["vocab_size"], config["hidden_size"])
     for index in range(config["num_hidden_layers"]):
         yield from _layer_shapes(config, index, own_kv=True)
@@ -124,7 +123,7 @@ def target_shapes(config: Mapping[str, Any]) -> Shapes:
 
 
 def drafter_shapes(config: Mapping[str, Any]) -> Shapes:
-    """Name and shape of each tensor of a Gemma 4 assistant (48 for the embedded one): its layers read the target's KV."""
+    """Name and shape of each tensor of a Gemma 4 assistant, whose layers read the target's keys: 48 here."""
     text, backbone = config["text_config"], config["backbone_hidden_size"]
     yield "pre_projection.weight", (text["hidden_size"], 2 * backbone)
     yield "post_projection.weight", (backbone, text["hidden_size"])
@@ -257,7 +256,7 @@ def _tokenizer_files(tokenizer: Mapping[str, Any]) -> dict[str, str]:
     vocabulary = {text: index for index, text in enumerate([*specials, *byte_symbols()])}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-    whole = {
+    whole: dict[str, Any] = {
         "version": "1.0",
         "truncation": None,
         "padding": None,

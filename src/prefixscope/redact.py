@@ -35,7 +35,7 @@ _SERVER = {"id", "command", "start_s", "started_at", "ready_at", "stopped_at"}
 _OURS = {"schema", "kind", "stage", "at", "cell", "series", "attempt", "role", "send", "request_id", "digest"}
 """Fields that only prefixscope writes: identities and times, nothing to clean."""
 
-_PATH = re.compile(r"(?<![\w.:/…])(?:~|\.{1,2})?/(?:[^\s'\",;:=()<>/]+/)*[^\s'\",;:=()<>/]+/?")
+_PATH = re.compile(r"(?<![\w./…])(?!//)(?:~|\.{1,2})?/(?:[^\s'\",;:=()<>/]+/)*[^\s'\",;:=()<>/]+/?")
 _URL = re.compile(r"(https?://)(?:[^/\s@'\"]*@)?([^/\s:'\"]+)")
 _ENDPOINT = re.compile(r"/(v1(/[a-z_/]+)?|metrics|health|version|tokenize|detokenize|ping|load)/?$")
 _CONTROL = re.compile(

@@ -24,20 +24,15 @@ from markupsafe import Markup, escape
 from prefixscope import frames, redact
 from prefixscope.display import themed
 from prefixscope.errors import ReportError
-from prefixscope.sections import Figure, Material, Section, command, gather, headline_figure, sections
+from prefixscope.material import Material, facts, gather, servers
+from prefixscope.sections import Figure, Section, command, headline_figure, sections
 from prefixscope.theme import DARK, vega_config
-from prefixscope.verdict import count, number
+from prefixscope.verdict import number
 
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+(?: (?:[\d,]+|None)(?![\w,]))?")
 
 PLAIN_BYTES, MOST_BYTES = 250_000, 600_000
 """A download up to the first is embedded as it is, up to the second compressed, above it only named."""
-
-_NAMES = {
-    "cpus": "CPUs", "cpu": "CPU", "gpu": "GPU", "gpus": "GPUs", "memory_gib": "memory, GiB", "memory_gb": "memory, GB",
-    "os": "operating system", "cuda": "CUDA", "vllm": "vLLM", "python": "Python", "torch": "PyTorch",
-    "libc": "C library",
-}  # fmt: skip
 
 MOST_ROWS, MOST_RAW_ROWS = 400, 20_000
 """Rows of one table, where the data to download holds the others; raw rows above which they are only named."""
@@ -107,8 +102,8 @@ def render_html(run_dir: Path, *, include_text: bool = False) -> str:
         headline=drawn.get("verdict"),
         sections=made,
         drawn=drawn,
-        facts=_facts(material),
-        servers=_servers(material),
+        facts=facts(material),
+        servers=servers(material),
         downloads=downloads(run_dir, material, include_text=include_text),
         run=redact.manifest(material.run),
         include_text=include_text,
@@ -222,64 +217,9 @@ def _figures(headline: Figure | None, made: Sequence[Section]) -> Iterable[Figur
         yield from section.figures
 
 
-def _facts(material: Material) -> list[tuple[str, str, str]]:
-    """What was investigated: (name, value, source)."""
-    run = redact.manifest(material.run)
-    rows = [("target", run.get("target", {}).get("label") or run.get("target", {}).get("kind", ""), "run.json")]
-    rows += [(item["name"] or "", _plain(item["value"]), item["source"] or "") for item in run["facts"]]
-    for header in material.headers[:1]:
-        rows += [(name, value, "trace header") for name, value in _geometry(header)]
-    rows += [
-        (_NAMES.get(name, name.replace("_", " ")), value, "this machine") for name, value in run["environment"].items()
-    ]
-    return [row for row in dict.fromkeys(rows) if row[1]]
-
-
-def _geometry(header: dict[str, Any]) -> list[tuple[str, str]]:
-    kinds: dict[str, int] = {}
-    for group in header.get("groups") or []:
-        label = frames.group_label(
-            str(group.get("kind")), int(group.get("block_size") or 0), group.get("window"), bool(group.get("drafter"))
-        )
-        kinds[label.replace(" · ", ", ")] = kinds.get(label.replace(" · ", ", "), 0) + 1
-    words = "; ".join(f"{amount} × {label}" for label, amount in kinds.items())
-    tokens = [
-        (name, header.get(key))
-        for name, key in (
-            ("scheduler block", "scheduler_block"),
-            ("hash block", "hash_block"),
-            ("shortest prompt that can hit", "min_prompt_tokens"),
-        )
-    ]
-    return [
-        ("KV cache groups", words),
-        *((name, count(int(value), "token")) for name, value in tokens if isinstance(value, int)),
-    ]
-
-
-def _servers(material: Material) -> list[dict[str, str]]:
-    return [
-        {
-            "id": redact.clean(row.id),
-            "setting": redact.clean(row.setting),
-            "command": "" if not isinstance(row.command, str) else redact.clean(row.command, limit=4000),
-            "ready": "" if row.start_s != row.start_s else f"ready after {row.start_s:,.0f} s",
-        }
-        for row in frames.servers(material.run).itertuples()
-    ]
-
-
 def _flags(text: str) -> Markup:
     """Escaped text in which command-line flags are set as code."""
     return Markup(_FLAG.sub(r"<code>\g<0></code>", str(escape(text))))
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(_plain(item) for item in value)
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: ""}[value]
-    return number(value) if isinstance(value, (int, float)) else str(value)
 
 
 def _joined(text: Any) -> str:

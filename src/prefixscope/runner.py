@@ -162,8 +162,13 @@ def run(target: Target, plan: Plan, *, out: str | None, resume: bool, screen: Sc
         before anything is written, where the target can't be reached or the directory can't be used.
     """
     started = time.monotonic()
+    if resume and not out:
+        raise RunError("--resume needs the run directory", remedy="prefixscope run -o RUN --resume")
+    place = Path(out) if out else Path.cwd() / time.strftime("prefixscope-run-%Y%m%d-%H%M%S")
+    if not resume:
+        Run.free(place)  # before anything is installed
     prepare(target, screen)
-    directory = open_directory(target, plan, out=out, resume=resume)
+    directory = open_directory(target, plan, place, resume=resume)
     with directory.locked() as token, notebooks.owned_by(token):
         screen.line(f"run directory: {directory.path}")
         warning = free_space_warning(directory.path)
@@ -196,22 +201,19 @@ def run(target: Target, plan: Plan, *, out: str | None, resume: bool, screen: Sc
     )
 
 
-def open_directory(target: Target, plan: Plan, *, out: str | None, resume: bool) -> Run:
+def open_directory(target: Target, plan: Plan, place: Path, *, resume: bool) -> Run:
     """The run directory: a new one, or the one to go on with."""
-    if resume:
-        if not out:
-            raise RunError("--resume needs the run directory", remedy="prefixscope run -o RUN --resume")
-        run = Run(out)
-        with run.locked():  # a run in use keeps its own parameters
-            run.update(
-                lambda m: m["parameters"].update(
-                    {k: {**m["parameters"].get(k, {}), **v} for k, v in plan.parameters.items()}
-                )
+    if not resume:
+        return Run.create(place, target=target.to_json(), parameters=plan.parameters)
+    run = Run(place)
+    with run.locked():  # a run in use keeps its own parameters
+        run.update(
+            lambda m: m["parameters"].update(
+                {k: {**m["parameters"].get(k, {}), **v} for k, v in plan.parameters.items()}
             )
-        plan.parameters.update({stage: dict(v) for stage, v in run.manifest["parameters"].items()})
-        return run
-    path = Path(out) if out else Path.cwd() / time.strftime("prefixscope-run-%Y%m%d-%H%M%S")
-    return Run.create(path, target=target.to_json(), parameters=plan.parameters)
+        )
+    plan.parameters.update({stage: dict(v) for stage, v in run.manifest["parameters"].items()})
+    return run
 
 
 def prepare(target: Target, screen: Screen) -> None:

@@ -89,9 +89,15 @@ class Run:
                 remedy="pip install --upgrade prefixscope",
             )
 
-    @classmethod
-    def create(cls, path: Path | str, *, target: Mapping[str, Any], parameters: Mapping[str, Any]) -> Run:
-        """A new run in an empty or missing directory."""
+    @staticmethod
+    def free(path: Path | str) -> Path:
+        """The absolute path of a directory that a new run may be made in.
+
+        Raises
+        ------
+        RunError
+            where something is there already.
+        """
         path = Path(path).expanduser().resolve()
         if path.exists() and not path.is_dir():
             raise RunError(f"{path} is a file", remedy="name a directory: -o DIR")
@@ -101,6 +107,12 @@ class Run:
                 cause="an earlier run is there" if (path / "run.json").exists() else "it holds other files",
                 remedy=f"prefixscope run -o {path} --resume, or another -o",
             )
+        return path
+
+    @classmethod
+    def create(cls, path: Path | str, *, target: Mapping[str, Any], parameters: Mapping[str, Any]) -> Run:
+        """A new run in an empty or missing directory."""
+        path = cls.free(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
             for name in ("raw", "trace", "logs", "notebooks"):

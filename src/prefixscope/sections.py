@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from prefixscope import charts, frames, redact
-from prefixscope.diagnosis import explain
-from prefixscope.errors import TraceError
-from prefixscope.trace import read_trace
-from prefixscope.verdict import Verdict, count, judge, number, wilson
+from prefixscope import charts, redact
+from prefixscope.material import Material
+from prefixscope.verdict import count, number, wilson
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,63 +47,6 @@ class Section:
     tables: tuple[Table, ...] = ()
     missing: str = ""
     command: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Material:
-    """Everything that sections draw from, read once."""
-
-    run: dict[str, Any]
-    sent: pd.DataFrame
-    hits: pd.DataFrame
-    latency: pd.DataFrame
-    kept: pd.DataFrame
-    sweep: pd.DataFrame
-    answers: pd.DataFrame
-    comparisons: pd.DataFrame
-    blocks: pd.DataFrame
-    timeline: pd.DataFrame
-    headers: list[dict[str, Any]]
-    problems: list[str]
-    causes: list[tuple[str, Any]]
-    verdict: Verdict
-    traced: bool = False
-
-
-def gather(run_dir: Path) -> Material:
-    """Read a run directory into frames."""
-    run, sent, stored = frames.load_run(run_dir), shareable(frames.sends(run_dir)), shareable(frames.kept(run_dir))
-    verdict = judge(sent, stored, run)
-    drawn, causes, trouble = _trace(run_dir, sent, verdict)
-    headers = frames.trace_headers(run_dir)
-    return Material(
-        run=run,
-        sent=sent,
-        hits=frames.hits(sent),
-        latency=frames.latency(sent),
-        kept=stored,
-        sweep=frames.sweep(sent, stored),
-        answers=shareable(frames.answers(run_dir)),
-        comparisons=shareable(frames.comparisons(run_dir)),
-        blocks=drawn,
-        timeline=shareable(frames.timeline(run)),
-        headers=headers,
-        problems=frames.read_rows(run_dir)[1] + trouble,
-        causes=causes,
-        verdict=verdict,
-        traced=bool(headers),
-    )
-
-
-def shareable(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with every name in it fit to leave the run directory; request ids stay, they join rows to traces."""
-    out = frame.copy()
-    for column in out.columns[out.dtypes == frames.TEXT]:
-        if column not in ("request_id", "cell", "series", "text"):
-            limit = 2000 if column == "error" else 120
-            names = {name: redact.clean(name, limit=limit) for name in out[column].dropna().unique()}
-            out[column] = out[column].map(names).astype(frames.TEXT)
-    return out
 
 
 def sections(material: Material, *, include_text: bool = False) -> list[Section]:
@@ -362,7 +302,8 @@ def cost(material: Material) -> Section:
     stored = material.kept
     tokens = stored["tokens"].max()
     kept = stored[stored["tokens"] == tokens].drop_duplicates(["series", "gid"])
-    kinds = kept.groupby(["interval", "interval_order", "group_kind", "block_size"], sort=False)
+    named = kept["interval"].where(kept["interval"] != "default", kept["resolved"].fillna("release's") + " (default)")
+    kinds = kept.assign(interval=named).groupby(["interval", "interval_order", "group_kind", "block_size"], sort=False)
     rows = tuple(
         (
             str(interval),
@@ -421,7 +362,7 @@ def equality(material: Material, *, include_text: bool) -> Section:
             continue
         equal = int(judged["identical"].sum())
         low, high = wilson(equal, len(judged))
-        sentence = f"{equal} of {len(judged)} {what}; the 95 % interval of that share is {low:.0%} to {high:.0%}"
+        sentence = f"{equal} of {len(judged)} {what}; the 95% interval of that share is {low:.0%} to {high:.0%}"
         after.append(sentence + (f"; {void} more are void, since nothing was reused." if void else "."))
     control = table[table["pair"] == "cold-control"]
     after.append(
@@ -497,7 +438,9 @@ def time_spent(material: Material) -> Section:
     return Section(
         id=section_id,
         title=title,
-        before=("Servers take most of a run's time by starting. Several stages share one server where they can.",),
+        before=(
+            "What each stage took, and when each server was starting or serving. A server may start behind other work.",
+        ),
         figures=(Figure(id=section_id, chart=chart),),
         tables=(
             Table(
@@ -575,41 +518,6 @@ def _empty(material: Material, section_id: str, title: str, missing: str, stage:
         ]
         fill = next((redact.clean(item["remedy"]) for item in warned if item.get("remedy")), fill)
     return Section(id=section_id, title=title, missing=missing, command=fill)
-
-
-def _trace(
-    run_dir: Path, sent: pd.DataFrame, verdict: Verdict
-) -> tuple[pd.DataFrame, list[tuple[str, Any]], list[str]]:
-    """Block ranges of the sends that the verdict rests on, their causes, and what could not be read."""
-    nothing = frames.blocks([])
-    if not any((run_dir / "trace").glob("*.jsonl")) or verdict.config is None:
-        return nothing, [], []
-    try:
-        trace = read_trace(run_dir / "trace")
-    except TraceError as error:
-        return nothing, [], [f"trace: {error.what}"]
-    chosen = _shown_sends(sent, verdict, {row for row in sent["request_id"].dropna() if trace.lookup(row) is not None})
-    labels = {row.request_id: f"{row.config}, {row.send_label}" for row in chosen.itertuples()}
-    lookups = [trace.lookup(request) for request in labels]
-    causes = []
-    for row in chosen[chosen["config"] == verdict.config].itertuples():
-        try:
-            causes.append((labels[row.request_id], explain(trace, row.request_id)))
-        except TraceError:
-            continue
-    return frames.blocks(lookups, labels=labels), causes, []
-
-
-def _shown_sends(sent: pd.DataFrame, verdict: Verdict, traced: set[str]) -> pd.DataFrame:
-    """Sends 2 and 3 of the main configuration, then send 2 with the remedy, at the longest prompt traced."""
-    rows = sent[(sent["send"] == "repeat") & sent["request_id"].isin(traced)]
-    mine = rows[rows["config"] == verdict.config]
-    if not len(mine):
-        return mine
-    tokens = mine["tokens"].max()
-    fixed = rows[(rows["config"] == verdict.remedy_config) & (rows["index"] == 2) & (rows["tokens"] == tokens)]
-    picked = pd.concat([mine[(mine["tokens"] == tokens) & (mine["index"] <= 3)].sort_values("index"), fixed])
-    return picked.drop_duplicates(["config", "index"], keep="last")
 
 
 def _sentence(value: Any) -> str:

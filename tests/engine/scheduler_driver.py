@@ -153,7 +153,8 @@ def drive(made: Any, sends: list[dict[str, Any]]) -> dict[str, int]:
         for new in output.scheduled_new_reqs:
             hits[new.req_id] = new.num_computed_tokens
         ids = list(output.num_scheduled_tokens)
-        sampled = [[7] if requests[one].num_computed_tokens >= requests[one].num_prompt_tokens else [] for one in ids]
+        # A preempted request computes its answer's tokens again before it gets another.
+        sampled = [[7] if requests[one].num_computed_tokens >= requests[one].num_tokens else [] for one in ids]
         made.update_from_output(
             output,
             ModelRunnerOutput(

@@ -61,7 +61,7 @@ SCENARIOS: list[dict[str, Any]] = [
             {"id": "after-reset", "tokens": 6392},
         ],
     },
-    {"geometry": "single", "interval": 0, "mtp": True, "sends": repeat("single", 1000, 2)},
+    {"geometry": "single", "interval": None, "mtp": True, "sends": repeat("single", 1000, 2)},
     {"geometry": "two-full", "interval": 0, "mtp": False, "sends": repeat("two-full", 3000, 2)},
     {"geometry": "hybrid-64", "interval": 0, "mtp": False, "sends": repeat("hybrid", 3000, 2)},
     {
@@ -181,7 +181,7 @@ def test_incident_blocks(
         ("edge-2", "spec_drop", 64),
         ("again", "evicted", 0),
         ("other-ending", "shared_part", 0),
-        ("salted", "prompts_differ", 0),
+        ("salted", "cold", 0),
         ("after-reset", "cache_reset", 0),
         ("single-2", "spec_drop", 976),
         ("two-full-2", "full_hit", 2944),
@@ -192,6 +192,11 @@ def test_causes(trace: Trace, request_id: str, cause: str, hit: int) -> None:
     """Each miss has its own cause, told apart from its neighbours."""
     diagnosis = explain(trace, request_id)
     assert (diagnosis.cause, look(trace, request_id).hit_tokens) == (cause, hit), diagnosis
+
+
+def test_salted_repeat_is_told_apart(trace: Trace) -> None:
+    """A repeat under another salt shares no block with the request that it should repeat."""
+    assert explain(trace, "salted", repeat_of="document").cause == "prompts_differ"
 
 
 def test_incident_sentence(trace: Trace) -> None:

@@ -10,19 +10,20 @@ from typing import Any
 import pytest
 from data.make_run import make_run
 
-from prefixscope import charts, display, frames, sections
+from prefixscope import charts, display, frames
+from prefixscope.material import Material, gather
 
 
 @pytest.fixture(scope="module")
-def material(tmp_path_factory: pytest.TempPathFactory) -> sections.Material:
-    return sections.gather(make_run(tmp_path_factory.mktemp("run")))
+def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
+    return gather(make_run(tmp_path_factory.mktemp("run")))
 
 
 def texts(svg: str) -> list[str]:
     return [re.sub(r"<[^>]+>", "", found) for found in re.findall(r"<text[^>]*>(.*?)</text>", svg)]
 
 
-CASES: dict[str, tuple[Callable[[sections.Material], Any], str, tuple[str, ...], int]] = {
+CASES: dict[str, tuple[Callable[[Material], Any], str, tuple[str, ...], int]] = {
     "hits_by_send": (
         lambda m: charts.hits_by_send(m.hits, configs=["no MTP", "MTP", "MTP, interval 1,024"]),
         "Send 2 of the same 6,446 tokens reuses nothing with MTP",
@@ -67,7 +68,7 @@ CASES: dict[str, tuple[Callable[[sections.Material], Any], str, tuple[str, ...],
     ),
     "time_spent": (
         lambda m: charts.time_spent(m.timeline),
-        "7.8 minutes, 3.9 of them starting 10 servers",
+        "7.8 minutes; starting 10 servers took 3.9",
         ("baseline", "s01 MTP", "starting", "minutes since the start"),
         25,
     ),
@@ -75,7 +76,7 @@ CASES: dict[str, tuple[Callable[[sections.Material], Any], str, tuple[str, ...],
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_chart_draws(name: str, material: sections.Material) -> None:
+def test_chart_draws(name: str, material: Material) -> None:
     """A chart's drawing holds its marks and labels, and its title the finding."""
     make, title, labels, marks = CASES[name]
     chart = make(material)
@@ -94,10 +95,10 @@ def test_chart_draws(name: str, material: sections.Material) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_chart_without_data_is_none(name: str, tmp_path: Path) -> None:
     """With nothing measured there is no chart, not an empty one."""
-    assert CASES[name][0](sections.gather(tmp_path)) is None
+    assert CASES[name][0](gather(tmp_path)) is None
 
 
-def test_notebooks_get_svg_and_png(material: sections.Material) -> None:
+def test_notebooks_get_svg_and_png(material: Material) -> None:
     """A chart shows as SVG and PNG together, which JupyterLab draws offline and untrusted."""
     data, metadata = display.mimebundle(charts.cost_against_shortfall(material.sweep))
     assert data["image/svg+xml"].startswith("<svg")
@@ -106,7 +107,7 @@ def test_notebooks_get_svg_and_png(material: sections.Material) -> None:
     assert "application/vnd" not in " ".join(data)
 
 
-def test_unprintable_names_do_not_end_the_process(material: sections.Material) -> None:
+def test_unprintable_names_do_not_end_the_process(material: Material) -> None:
     """Escape codes and lone surrogates in a name are left out of a drawing; vl-convert would abort on them."""
     table = material.timeline.copy()
     table.loc[0, "lane"] = "\x1b[31mred\x00 \ud800 name"
@@ -119,7 +120,7 @@ def test_missing_figure_says_so() -> None:
     assert figure._repr_mimebundle_() == {"text/plain": "Run the sweep first."}
 
 
-def test_one_failed_interval_leaves_a_gap(material: sections.Material) -> None:
+def test_one_failed_interval_leaves_a_gap(material: Material) -> None:
     """An interval whose server failed is left out of the line and the others are drawn."""
     table = material.sweep.copy()
     table.loc[table["interval"] == "512", ["hit_2", "short_2", "blocks"]] = None
@@ -127,7 +128,7 @@ def test_one_failed_interval_leaves_a_gap(material: sections.Material) -> None:
     assert charts.cost_against_shortfall(table) is not None
 
 
-def test_equal_groups_are_folded_and_different_ones_are_not(material: sections.Material) -> None:
+def test_equal_groups_are_folded_and_different_ones_are_not(material: Material) -> None:
     """Groups with the same ranges share a row; one that differs has its own."""
     part = material.blocks[material.blocks["send_label"] == "MTP, send 2"]
     different = part.copy()

@@ -149,12 +149,16 @@ def test_another_rank(tmp_path: Path) -> None:
     def move(event: Event) -> Event | None:
         if event["event"] == "header" and event["interval"] == "dense":
             return {**event, "interval": 0, "dp_rank": 1, "pid": 4711}
-        if about(event, "dense-1"):
-            return event
         return event
 
-    assert explain(changed(tmp_path, move), "dense-1").cause == "other_engine"
-    assert "4711" in explain(changed(tmp_path, move), "dense-1").sentence
+    trace = changed(tmp_path, move)
+    diagnosis = explain(trace, "dense-1", repeat_of="cpu-1")
+    assert diagnosis.cause == "other_engine"
+    assert "rank 1" in diagnosis.sentence
+    # Without the caller's word it may as well be a first send: both are said.
+    undecided = explain(trace, "dense-1")
+    assert undecided.cause == "cold"
+    assert "went to another engine" in undecided.sentence
 
 
 def test_prompts_that_differ_from_the_start(tmp_path: Path) -> None:
@@ -167,7 +171,11 @@ def test_prompts_that_differ_from_the_start(tmp_path: Path) -> None:
                 group["cached"] = []
         return event
 
-    diagnosis = explain(changed(tmp_path, strangers), "cpu-2")
+    trace = changed(tmp_path, strangers)
+    undecided = explain(trace, "cpu-2")
+    assert undecided.cause == "cold"
+    assert "meant to repeat cpu-1" in undecided.sentence
+    diagnosis = explain(trace, "cpu-2", repeat_of="cpu-1")
     assert diagnosis.cause == "prompts_differ"
     assert "salt" in diagnosis.sentence
 

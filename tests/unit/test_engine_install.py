@@ -19,6 +19,8 @@ from prefixscope import engine as engines
 from prefixscope import installer
 from prefixscope.errors import EngineError
 
+PYTHON = sys.executable
+
 STAND_IN = """\
 #!{python}
 import os, pathlib, shutil, sys, time, zipfile
@@ -38,6 +40,7 @@ elif arguments[0] == "-c":
         sys.exit("ModuleNotFoundError: No module named 'torchvision'")
 elif "download" in arguments:
     if mode == "unknown":
+        print("Looking in indexes: https://user:secret@index.invalid/simple")
         print("WARNING: Location 'file:///x' is ignored: it is neither a file nor a directory.")
         print("ERROR: Could not find a version that satisfies the requirement (from versions: 0.28.0, 0.29.0)")
         sys.exit(1)
@@ -52,7 +55,7 @@ elif "--target" in arguments:
     (value("--target") / "vllm.py").write_text("x" * 1000)
 elif text.endswith("torch==2.13.0+cpu"):
     if mode == "hang":
-        (here.parent / "hangs").touch()
+        (here.parent / "hangs").write_text(str(os.getpid()))
         time.sleep(60)
     if mode == "full":
         sys.exit("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device")
@@ -79,7 +82,7 @@ class Machine:
     def __init__(self, folder: Path) -> None:
         self.cache, self.log, self.lines = folder / "cache", folder / "calls.txt", list[str]()
         self.python = folder / "python"
-        self.python.write_text(STAND_IN.format(python=sys.executable, log=str(self.log), metadata=METADATA))
+        self.python.write_text(STAND_IN.format(python=PYTHON, log=str(self.log), metadata=METADATA))
         self.python.chmod(0o755)
 
     def install(self, version: str = "0.29.0") -> engines.Engine:
@@ -98,7 +101,7 @@ class Machine:
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine(tmp_path)
     monkeypatch.setenv("PREFIXSCOPE_CACHE", str(made.cache))
-    monkeypatch.setattr(installer.sys, "executable", str(made.python))
+    monkeypatch.setattr(sys, "executable", str(made.python))
     return made
 
 
@@ -159,18 +162,19 @@ def test_interrupt_leaves_nothing(machine: Machine) -> None:
 def test_killed_install_is_redone(machine: Machine) -> None:
     """After a kill -9 in mid-install the lock is free, the leftovers go, and the install succeeds."""
     script = f"""
-        import sys
         from prefixscope import engine, installer
         installer.sys.executable = {str(machine.python)!r}
         engine.ensure(progress=print)
     """
     environment = {**os.environ, "STAND_IN": "hang", "PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], env=environment)
+    process = subprocess.Popen([PYTHON, "-c", textwrap.dedent(script)], env=environment)
     deadline = time.monotonic() + 30
     while not list(machine.cache.glob("engines/base-*/bin/hangs")) and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.wait()
+    for left in machine.cache.glob("engines/base-*/bin/hangs"):
+        os.kill(int(left.read_text()), signal.SIGKILL)
     assert "base" in machine.folders
     assert engines.find("0.29.0") is None
     machine.install()
@@ -195,13 +199,14 @@ def test_low_disk_is_refused_before_anything_is_downloaded(machine: Machine, mon
     ],
 )
 def test_failures_name_their_cause(machine: Machine, monkeypatch: pytest.MonkeyPatch, mode: str, cause: str) -> None:
-    """A failed step gives its cause and last lines, drops pip's noise, and leaves no folder behind."""
+    """A failed step gives its cause and last lines, drops pip's noise, and leaves nothing unfinished."""
     monkeypatch.setenv("STAND_IN", mode)
     with pytest.raises(EngineError, match=f"(?s){cause}") as caught:
         machine.install()
     assert "Error" in caught.value.detail or "ERROR" in caught.value.detail
     assert "is ignored" not in str(caught.value)
-    assert machine.folders == []
+    assert "secret" not in str(caught.value)
+    assert machine.folders == (["base"] if mode == "no-import" else [])  # a finished base is worth keeping
     assert engines.installed() == []
 
 
@@ -232,7 +237,7 @@ def test_remove_frees_the_base_with_its_last_version(machine: Machine) -> None:
     assert engines.find("0.29.0") is None
     engines.remove("0.30.0")
     assert machine.folders == []
-    with pytest.raises(EngineError, match="0.30.0 is not installed"):
+    with pytest.raises(EngineError, match=r"0\.30\.0 is not installed"):
         engines.remove("0.30.0")
 
 

@@ -190,6 +190,7 @@ def test_nothing_private_is_in_the_report(run: Path, monkeypatch: pytest.MonkeyP
 def test_text_is_shortened_and_cleaned() -> None:
     """Paths lose their folders, URLs their hosts, text its control and direction marks and its excess."""
     assert redact.clean("/home/a/models/gemma --x /v1/models") == "…/gemma --x /v1/models"
+    assert redact.clean("PYTHONPATH=/a/b/kit:/c/d/site x") == "PYTHONPATH=…/kit:…/site x"
     assert redact.clean("https://u:p@gpu7.corp:8000/v1") == "https://host:8000/v1"
     assert redact.clean("\x1b[31mred\x1b[0m\u202e") == "red"
     assert len(redact.clean("x" * 1_000_000)) < 2_100

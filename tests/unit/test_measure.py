@@ -280,7 +280,7 @@ def test_a_refused_prompt_is_a_row_and_the_rest_goes_on(attach: Attach, alone: S
     assert [row["prompt"]["tokens"] for row in failed] == [TOKENS]
     assert "context" in failed[0]["error"]
     assert Counter(row["prompt"]["tokens"] for row in rows if row["status"] == "ok") == {100: 6, 200: 6}
-    assert warnings(investigation)["request-refused"] == 1
+    assert warnings(investigation)["too-long"] == 1
     assert status(investigation) == "partial"
 
 
@@ -329,14 +329,12 @@ def test_a_model_that_is_not_served_stops_the_stage_naming_the_served_ones(attac
 def test_lengths_that_are_none_are_refused(lengths: tuple[Any, ...]) -> None:
     """Lengths must be positive numbers, one at least."""
     with pytest.raises(TargetError, match="positive"):
-        lengths_or_error(lengths, None)
+        lengths_or_error(lengths)
 
 
-def test_lengths_are_sorted_unique_and_within_the_context() -> None:
-    """Each length is measured once, the shortest first; one beyond a known context is refused with the limit."""
-    assert lengths_or_error([300, 100, 300], 1_000) == (100, 300)
-    with pytest.raises(TargetError, match="1,000"):
-        lengths_or_error([100, 1_000], 1_000)
+def test_lengths_are_sorted_and_unique() -> None:
+    """Each length is measured once, the shortest first."""
+    assert lengths_or_error([300, 100, 300]) == (100, 300)
 
 
 # --- going on ------------------------------------------------------------------------------------------------------

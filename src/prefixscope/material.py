@@ -1,0 +1,181 @@
+"""What a report draws from: one run directory, read once, with every name in it fit to leave it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from prefixscope import frames, redact
+from prefixscope.diagnosis import explain
+from prefixscope.errors import TraceError
+from prefixscope.trace import read_trace
+from prefixscope.verdict import Verdict, count, judge, number
+
+_NAMES = {
+    "cpus": "CPUs", "cpu": "CPU", "gpu": "GPU", "gpus": "GPUs", "memory_gib": "memory, GiB", "memory_gb": "memory, GB",
+    "os": "operating system", "cuda": "CUDA", "vllm": "vLLM", "python": "Python", "torch": "PyTorch",
+    "libc": "C library",
+}  # fmt: skip
+
+_TRUTHS = {"True": "yes", "False": "no", "None": ""}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Material:
+    """Everything that sections draw from, read once."""
+
+    run: dict[str, Any]
+    sent: pd.DataFrame
+    hits: pd.DataFrame
+    latency: pd.DataFrame
+    kept: pd.DataFrame
+    sweep: pd.DataFrame
+    answers: pd.DataFrame
+    comparisons: pd.DataFrame
+    blocks: pd.DataFrame
+    timeline: pd.DataFrame
+    headers: list[dict[str, Any]]
+    problems: list[str]
+    causes: list[tuple[str, Any]]
+    verdict: Verdict
+    traced: bool = False
+
+
+def gather(run_dir: Path) -> Material:
+    """Read a run directory into frames."""
+    run, sent, stored = frames.load_run(run_dir), shareable(frames.sends(run_dir)), shareable(frames.kept(run_dir))
+    verdict = judge(sent, stored, run)
+    drawn, causes, trouble = _trace(run_dir, sent, verdict)
+    headers = frames.trace_headers(run_dir)
+    return Material(
+        run=run,
+        sent=sent,
+        hits=frames.hits(sent),
+        latency=frames.latency(sent),
+        kept=stored,
+        sweep=frames.sweep(sent, stored),
+        answers=shareable(frames.answers(run_dir)),
+        comparisons=shareable(frames.comparisons(run_dir)),
+        blocks=drawn,
+        timeline=shareable(frames.timeline(run)),
+        headers=headers,
+        problems=frames.read_rows(run_dir)[1] + trouble,
+        causes=causes,
+        verdict=verdict,
+        traced=bool(headers),
+    )
+
+
+def shareable(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with every name in it fit to leave the run directory; request ids stay, they join rows to traces."""
+    out = frame.copy()
+    for column in out.columns[out.dtypes == frames.TEXT]:
+        if column not in ("request_id", "cell", "series", "text"):
+            limit = 2000 if column == "error" else 120
+            names = {name: redact.clean(name, limit=limit) for name in out[column].dropna().unique()}
+            out[column] = out[column].map(names).astype(frames.TEXT)
+    return out
+
+
+def facts(material: Material) -> list[tuple[str, str, str]]:
+    """What was investigated: (name, value, source)."""
+    run = redact.manifest(material.run)
+    rows = [("target", run.get("target", {}).get("label") or run.get("target", {}).get("kind", ""), "run.json")]
+    rows += [(item["name"] or "", _plain(item["value"]), item["source"] or "") for item in run["facts"]]
+    rows += [(name, value, "trace header") for name, value in _geometry(material.headers)]
+    rows += [
+        (_NAMES.get(name, name.replace("_", " ")), value, "this machine") for name, value in run["environment"].items()
+    ]
+    return [row for row in dict.fromkeys(rows) if row[1]]
+
+
+def _geometry(headers: Sequence[dict[str, Any]]) -> Iterable[tuple[str, str]]:
+    """Groups and blocks as the traced engines resolved them; where servers differ, which value belongs to which."""
+    named: dict[str, dict[str, list[str]]] = {}
+    for header in headers:
+        who = f"with {redact.clean(header['spec_method'])}" if header.get("spec_method") else "without a drafter"
+        values = {"KV cache groups": _group_words(header)}
+        for name, key in (
+            ("scheduler block", "scheduler_block"),
+            ("hash block", "hash_block"),
+            ("shortest prompt that can hit", "min_prompt_tokens"),
+        ):
+            if isinstance(header.get(key), int):
+                values[name] = count(header[key], "token")
+        for name, value in values.items():
+            owners = named.setdefault(name, {}).setdefault(value, [])
+            owners += [] if who in owners else [who]
+    for name, found in named.items():
+        words = [value if len(found) == 1 else f"{value} {' and '.join(owners)}" for value, owners in found.items()]
+        yield name, ", ".join(words)
+
+
+def _group_words(header: dict[str, Any]) -> str:
+    kinds: dict[str, int] = {}
+    for group in header.get("groups") or []:
+        drafter, size = bool(group.get("drafter")), int(group.get("block_size") or 0)
+        label = frames.group_label(str(group.get("kind")), size, group.get("window"), drafter).replace(" · ", ", ")
+        kinds[label] = kinds.get(label, 0) + 1
+    return "; ".join(f"{amount} × {label}" for label, amount in kinds.items())
+
+
+def servers(material: Material) -> list[dict[str, str]]:
+    return [
+        {
+            "id": redact.clean(row.id),
+            "setting": redact.clean(row.setting),
+            "command": "" if not isinstance(row.command, str) else redact.clean(row.command, limit=4000),
+            "ready": "" if row.start_s != row.start_s else f"ready after {row.start_s:,.0f} s",
+        }
+        for row in frames.servers(material.run).itertuples()
+    ]
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(_plain(item) for item in value)
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: ""}[value]
+    if isinstance(value, str):
+        # Metrics give numbers and truths as text.
+        return number(int(value)) if value.isascii() and value.isdigit() else _TRUTHS.get(value, value)
+    return number(value) if isinstance(value, (int, float)) else str(value)
+
+
+def _trace(
+    run_dir: Path, sent: pd.DataFrame, verdict: Verdict
+) -> tuple[pd.DataFrame, list[tuple[str, Any]], list[str]]:
+    """Block ranges of the sends that the verdict rests on, their causes, and what could not be read."""
+    nothing = frames.blocks([])
+    if not any((run_dir / "trace").glob("*.jsonl")) or verdict.config is None:
+        return nothing, [], []
+    try:
+        trace = read_trace(run_dir / "trace")
+    except TraceError as error:
+        return nothing, [], [f"trace: {error.what}"]
+    chosen = _shown_sends(sent, verdict, {row for row in sent["request_id"].dropna() if trace.lookup(row) is not None})
+    labels = {row.request_id: f"{row.config}, {row.send_label}" for row in chosen.itertuples()}
+    lookups = [trace.lookup(request) for request in labels]
+    causes = []
+    for row in chosen[chosen["config"] == verdict.config].itertuples():
+        try:
+            causes.append((labels[row.request_id], explain(trace, row.request_id)))
+        except TraceError:
+            continue
+    return frames.blocks(lookups, labels=labels), causes, []
+
+
+def _shown_sends(sent: pd.DataFrame, verdict: Verdict, traced: set[str]) -> pd.DataFrame:
+    """Sends 2 and 3 of the main configuration, then send 2 with the remedy, at the longest prompt traced."""
+    rows = sent[(sent["send"] == "repeat") & sent["request_id"].isin(traced)]
+    mine = rows[rows["config"] == verdict.config]
+    if not len(mine):
+        return mine
+    tokens = mine["tokens"].max()
+    fixed = rows[(rows["config"] == verdict.remedy_config) & (rows["index"] == 2) & (rows["tokens"] == tokens)]
+    picked = pd.concat([mine[(mine["tokens"] == tokens) & (mine["index"] <= 3)].sort_values("index"), fixed])
+    return picked.drop_duplicates(["config", "index"], keep="last")
