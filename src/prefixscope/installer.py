@@ -36,7 +36,7 @@ _WARM_UP = """
 import sys
 import vllm.entrypoints.openai.api_server, vllm.v1.engine.core, vllm.v1.worker.cpu_worker
 from vllm.model_executor.models import registry
-# vLLM looks at a model class in a process of its own to leave CUDA alone; here there is none, and each would import vLLM.
+# vLLM looks at each model class in a process of its own, which imports vLLM again, to leave CUDA alone: here is none.
 registry._run_in_subprocess = lambda function: function()
 for name in sys.argv[1:]:
     try:

@@ -173,7 +173,7 @@ class _Drawn:
         self.title = _joined(title.get("text"))
         self.subtitle = _joined(title.get("subtitle"))
         svg = str(vl_convert.vegalite_to_svg(spec))
-        self.svg = Markup(_own_ids(svg, figure.id))
+        self.svg = Markup(_own_ids(svg, figure.id).replace("<svg ", '<svg aria-hidden="true" ', 1))
         spec.pop("config")
         plot, columns = _plot_width(spec)
         # What the drawing takes beside its plots is known here; the page gives the plots whatever room is left.

@@ -62,7 +62,8 @@ def judge(sent: pd.DataFrame, stored: pd.DataFrame, run: Mapping[str, Any]) -> V
     config = main_config(second)
     mine = second[second["config"] == config].sort_values("tokens")
     code = _code(mine["verdict"])
-    name = f"{config} on vLLM {_version(run)}" if _version(run) else str(config)
+    who = str(config).replace("as served", "This server", 1)
+    name = f"{who} on vLLM {_version(run)}" if _version(run) else who
     sentences = [_third_send(table, mine, config)] if code in ("none", "short") else []
     sentences.append(_without_drafter(second, mine))
     found = _remedy(sent, stored, mine, code)
@@ -118,7 +119,8 @@ def _headline(name: str, mine: pd.DataFrame, code: str) -> str:
             if len(able) > 1
             else number(able["short_tokens"].max())
         )
-        return f"{name} reuses the prefix on the second send: {ratio} tokens, {short} tokens short of full."
+        over = " over all lengths" if len(able) > 1 else ""
+        return f"{name} reuses the prefix on the second send ({ratio} tokens; {short} short of full{over})."
     verb = "reuses nothing" if code == "none" else "reuses only part of the prefix"
     return f"{name} {verb} on the second send of {_lengths(mine, code)} ({ratio} tokens)."
 

@@ -68,7 +68,7 @@ SCENARIOS: list[dict[str, Any]] = [
         # More prompts than the pool can hold at once: some wait and are looked up again and again.
         "geometry": "gemma-16-64",
         "interval": 0,
-        "pool": 1500,
+        "pool": 2200,
         "sends": [[{"id": f"queue-{n}", "tokens": 6000, "base": n * 7, "max_tokens": 150} for n in range(4)]],
     },
     {"geometry": "gemma-16-64", "interval": 0, "caching": False, "sends": repeat("uncached", 2000, 1)},

@@ -48,6 +48,8 @@
         await window.vegaEmbed(place, fit(chart, room, scheme), {
           actions: false, ast: true, config, defaultStyle: false, hover: false, renderer: "svg", tooltip: false,
         });
+        // The place is one image with a name; its marks say nothing more to a reader than the table does.
+        place.querySelector("svg").setAttribute("aria-hidden", "true");
         drawn += 1;
       } catch (error) {
         place.textContent = `This figure could not be drawn (${error.message}); the table holds its numbers.`;
