@@ -25,7 +25,7 @@ import re
 
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _SECRET_TEXT = re.compile(
-    r"(?i)(bearer\s+|--api-key[= ]\s*|api[-_]?key[\"']?\s*[:=]\s*[\"']?|\bhf_|\bsk-)[^\s\"',;]{6,}"
+    r"((?i:bearer\s+|--api-key[= ]\s*|api[-_]?key[\"']?\s*[:=]\s*[\"']?)|\bhf_|\bsk-)[^\s\"',;]{6,}"
 )
 _URL_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+(?=@)")
 _known: set[str] = set()

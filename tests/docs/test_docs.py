@@ -1,0 +1,79 @@
+"""The README and CONTRIBUTING say what the code does."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from importlib.metadata import requires
+from pathlib import Path
+
+import pytest
+
+from prefixscope import notebooks
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+TEST_LINE = "apt-get update && apt-get install -y chromium && pip install '.[test]' && pytest"
+
+
+def test_ci_runs_the_readmes_test_line() -> None:
+    """The line in the README is, to the letter, the one that CI runs."""
+    assert TEST_LINE in README
+    assert TEST_LINE in (ROOT / ".ci" / "run").read_text().splitlines()
+
+
+def test_each_notebook_is_in_the_readme() -> None:
+    """Every notebook has its row: question, needs, time."""
+    for name in notebooks.FILES.values():
+        assert f"`{name}`" in README
+
+
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"prefixscope ((?:engine |trace |notebooks )?[a-z]+)", README)) - {"sends"}))
+def test_each_command_of_the_readme_exists(command: str) -> None:
+    """Every command that the README names prints its help."""
+    words = command.split()
+    done = subprocess.run([sys.executable, "-m", "prefixscope.cli", *words, "--help"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("option", sorted(set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", README))))
+def test_each_option_of_the_readme_exists(option: str) -> None:
+    """Every option that the README shows is one of ours, or one of vLLM's or docker's that it explains."""
+    theirs = {
+        "--enable-prefix-caching", "--enable-prompt-tokens-details", "--speculative-config", "--prefix-cache-retention-interval",
+        "--gpus", "--rm", "--name", "--model",
+    }  # fmt: skip
+    shown = subprocess.run([sys.executable, "-m", "prefixscope.cli", "run", "--help"], capture_output=True, text=True, check=False).stdout
+    assert option in shown or option in theirs
+
+
+def test_each_module_is_in_the_layout() -> None:
+    """CONTRIBUTING draws every module of the package."""
+    for file in (ROOT / "src" / "prefixscope").glob("*.py"):
+        if not file.stem.startswith("__"):
+            assert re.search(rf"\b{file.stem}\b", CONTRIBUTING), file.name
+
+
+def test_each_dependency_has_its_reason() -> None:
+    """CONTRIBUTING gives one line of reason for every dependency."""
+    for requirement in [r for r in requires("prefixscope") or [] if "extra ==" not in r]:
+        name = re.split(r"[><=!~]", requirement)[0]
+        assert f"| {name} |" in CONTRIBUTING, name
+
+
+def test_the_package_never_imports_vllm() -> None:
+    """Outside ``inside/`` no module imports vllm or torch."""
+    for file in (ROOT / "src" / "prefixscope").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not any(name.split(".")[0] in ("vllm", "torch") for name in names), file.name
+
+
+def test_links_of_the_readme_lead_somewhere() -> None:
+    """Every relative link and picture of the README exists."""
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target

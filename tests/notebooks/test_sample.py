@@ -1,0 +1,102 @@
+"""The shipped notebooks on the recorded sample: no server, nothing sent, seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import papermill
+import pytest
+
+from prefixscope import frames, notebooks, open_run, resources, verdict
+from prefixscope.runs import Run
+
+
+@pytest.fixture
+def kernel_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels import the package that the tests import."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+
+
+def outputs(notebook: Any) -> list[dict[str, Any]]:
+    return [output["data"] for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
+
+
+@pytest.mark.parametrize("stage", notebooks.FILES)
+@pytest.mark.usefixtures("kernel_path")
+def test_each_notebook_runs_alone_with_plain_papermill(stage: str, tmp_path: Path) -> None:
+    """With its defaults a notebook runs top to bottom on the recorded sample, sends nothing and draws its figures."""
+    out = tmp_path / "out.ipynb"
+    papermill.execute_notebook(str(notebooks.path(stage)), str(out), progress_bar=False, cwd=str(tmp_path))
+    shown = outputs(nbformat.read(out, as_version=4))
+    figures = [data for data in shown if "image/png" in data]
+    assert figures
+    assert all("image/svg+xml" in data for data in figures), "a saved, untrusted notebook shows the PNG, a trusted one the SVG"
+    assert any("text/markdown" in data for data in shown), "the last cell says what was found"
+
+
+def test_the_sample_is_a_real_run_of_the_incident() -> None:
+    """The recorded run states the incident: 0 on send 2 with MTP, the hit back with the interval; and says where it is from."""
+    sample = resources.data_path("sample", "run")
+    found = verdict.of_run(sample)
+    assert found.code == "none"
+    assert "0.29.0" in found.text
+    manifest = Run(sample).manifest
+    assert {name: manifest["stages"][name]["status"] for name in ("baseline", "trace", "sweep", "equality")} == dict.fromkeys(
+        ("baseline", "trace", "sweep", "equality"), "done"
+    )
+    assert len(frames.sends(sample)) > 60
+    text = resources.data_path("sample", "README.md").read_text()
+    for word in ("vLLM 0.29.0", "recorded", "cores"):
+        assert word in text
+
+
+def test_the_sample_names_no_machine() -> None:
+    """Host name, home folder and temporary paths of the recording machine are not in the sample."""
+    host = socket.gethostname()
+    for file in resources.data_path("sample").rglob("*"):
+        if file.is_file():
+            text = file.read_text()
+            assert host not in text
+            for part in ("/root", "/home/", "/tmp/", "/work/"):
+                assert part not in text, f"{part} in {file.name}"
+
+
+def test_changing_a_parameter_beyond_the_sample_says_what_to_do(tmp_path: Path) -> None:
+    """A length that was not recorded is an error that names the target cell, not a made-up number."""
+    from prefixscope import baseline
+    from prefixscope.errors import PrefixscopeError
+
+    investigation = open_run(str(tmp_path / "run"), "sample")
+    with pytest.raises(PrefixscopeError, match="embedded"):
+        baseline.run(investigation, lengths=[777])
+
+
+def test_the_sample_itself_is_never_written(tmp_path: Path) -> None:
+    """Opening the sample works on a copy."""
+    before = {f: f.stat().st_mtime_ns for f in resources.data_path("sample").rglob("*")}
+    time.sleep(0.01)
+    run = open_run(str(tmp_path / "run"), "sample")
+    run.run.warn("test", "a note")
+    assert {f: f.stat().st_mtime_ns for f in resources.data_path("sample").rglob("*")} == before
+
+
+def test_a_notebook_with_an_error_is_kept_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failing cell ends with the notebook's name, the error and the path of the executed copy."""
+    folder = tmp_path / "notebooks"
+    folder.mkdir()
+    broken = json.loads(notebooks.path("report").read_text())
+    broken["cells"].append({"cell_type": "code", "id": "broken00", "metadata": {}, "source": ["1 / 0"], "outputs": [], "execution_count": None})
+    (folder / "90-report.ipynb").write_text(json.dumps(broken))
+    monkeypatch.setattr(resources, "notebooks_path", lambda *parts: folder.joinpath(*parts))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    run = open_run(str(tmp_path / "run"), "sample").run
+    with pytest.raises(notebooks.NotebookError, match=r"(?s)90-report.ipynb.*ZeroDivisionError.*notebooks/90-report.ipynb"):
+        notebooks.execute(run, "report", {})
+    assert (run.path / "notebooks" / "90-report.ipynb").exists()
