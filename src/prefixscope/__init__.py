@@ -1,6 +1,7 @@
 """Find out why a vLLM server's prefix cache stays cold.
 
-``open_run`` opens an investigation, ``show`` draws a chart and ``table`` a frame in a notebook; everything else is one module per question.
+``open_run`` opens an investigation, ``show`` draws a chart and ``table`` a frame in a notebook; everything else is
+one module per question.
 """
 
 from __future__ import annotations

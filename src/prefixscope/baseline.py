@@ -1,4 +1,4 @@
-"""Does this server reuse prefixes at all? Hit lengths of repeated prompts, with and without a drafter and an adapter."""
+"""Does this server reuse prefixes at all? Hit lengths of repeated prompts, with and without drafter and adapter."""
 
 from __future__ import annotations
 

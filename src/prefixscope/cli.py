@@ -187,8 +187,8 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser(
         "run",
         help="the whole investigation, into one HTML report",
-        description="Run the notebooks headless into a run directory and render the report. With no target named, a real "
-        "vLLM on this machine's CPU is investigated (installed into the user's cache folder the first time, about 3.5 GB).",
+        description="Run the notebooks headless into a run directory and render the report. With no target named, a "
+        "real vLLM on this machine's CPU is investigated (installed into your cache folder first, about 4 GB).",
     )
     run.add_argument("-o", "--out", metavar="RUN", help="run directory (default: a new one here)")
     run.add_argument("--quick", action="store_true", help="fewer lengths, intervals and documents")

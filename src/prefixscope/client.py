@@ -98,7 +98,7 @@ class Client:
         self._session = requests.Session()
         self._session.verify = verify
         if _is_local(self.url):
-            # A proxy named in the environment can't reach this machine's servers; a certificate named there still counts.
+            # A proxy named in the environment can't reach loopback; a certificate named there still counts.
             self._session.trust_env = False
             bundle = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
             self._session.verify = verify and (bundle or True)

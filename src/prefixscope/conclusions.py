@@ -48,7 +48,8 @@ def trace(run: Path) -> Conclusion:
             "No lookup of this run was traced, so no cause can be named.",
             "start the server through `--serve-cmd`, or put the tracer kit on its PYTHONPATH.",
         )
-    found = explain(known, _longest(ordered, traced))
+    request = _longest(ordered, traced)
+    found = explain(known, request, repeat_of=frames.repeats(sends).get(request))
     text = " ".join(part for part in (found.sentence, found.remedy) if part)
     return Conclusion(text, "`20-retention-sweep` measures what each retention interval brings back, and keeps.")
 

@@ -277,6 +277,18 @@ def blocks(lookups: Iterable[Any], *, labels: Mapping[str, str] | None = None) -
     return _frame(out, BLOCK_COLUMNS)
 
 
+def repeats(sent: pd.DataFrame) -> dict[str, str]:
+    """Request id of each repeat → request id of the cold send it repeats: the last one of its series before it."""
+    cold: dict[Any, str] = {}
+    found: dict[str, str] = {}
+    for row in sent[sent["request_id"].notna()].itertuples():
+        if row.send == "cold":
+            cold[row.series] = str(row.request_id)
+        elif row.send == "repeat" and row.series in cold:
+            found[str(row.request_id)] = cold[row.series]
+    return found
+
+
 def groups(headers: Iterable[Any]) -> pd.DataFrame:
     """One row per kind of KV cache group × distinct engine geometry, from trace headers.
 

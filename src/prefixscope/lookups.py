@@ -74,12 +74,14 @@ def blocks(investigation: Investigation, rows: Rows, *, drafter: bool) -> pd.Dat
 
 
 def summary(investigation: Investigation, rows: Rows) -> pd.DataFrame:
-    """One row per send and group that was asked: needed, stored and missing blocks, and the cause (``frames.lookups``)."""
-    known = trace(investigation.path)
+    """``frames.lookups`` of the repeats: per group needed, stored and missing blocks, and the cause."""
+    known, first = trace(investigation.path), frames.repeats(frames.sends(investigation.path))
     found = []
     for row in rows:
         lookup = known.lookup(row["request_id"]) if row["send"] == "repeat" else None
         if lookup is not None:
             label = f"{row['setting']['label']}, {frames.send_label(row['send'], row['index'])}"
-            found.append((label, lookup, explain(known, row["request_id"]).cause))
+            found.append(
+                (label, lookup, explain(known, row["request_id"], repeat_of=first.get(row["request_id"])).cause)
+            )
     return frames.lookups(found)

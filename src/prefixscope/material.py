@@ -160,10 +160,10 @@ def _trace(
     chosen = _shown_sends(sent, verdict, {row for row in sent["request_id"].dropna() if trace.lookup(row) is not None})
     labels = {row.request_id: f"{row.config}, {row.send_label}" for row in chosen.itertuples()}
     lookups = [trace.lookup(request) for request in labels]
-    causes = []
+    causes, first = [], frames.repeats(sent)
     for row in chosen[chosen["config"] == verdict.config].itertuples():
         try:
-            causes.append((labels[row.request_id], explain(trace, row.request_id)))
+            causes.append((labels[row.request_id], explain(trace, row.request_id, repeat_of=first.get(row.request_id))))
         except TraceError:
             continue
     return frames.blocks(lookups, labels=labels), causes, []

@@ -127,7 +127,7 @@ def _measure_setting(
                     _fail(investigation, stage, series, server_id, "no LoRA adapter is served under this setting")
                     continue
                 if sender.context is not None and series.tokens >= sender.context:
-                    why = f"a prompt of {series.tokens:,} tokens does not fit the served context of {sender.context:,} tokens"
+                    why = f"{series.tokens:,} prompt tokens do not fit the served context of {sender.context:,} tokens"
                     stage.warn("too-long", why, f"choose lengths below {sender.context:,}")
                     _fail(investigation, stage, series, server_id, why)
                     continue

@@ -170,8 +170,9 @@ def execute(
                 extra_arguments=["--IPKernelApp.log_level=40"],
             )
         except PapermillExecutionError as error:
+            reason = f"{error.ename}: {(str(error.evalue).splitlines() or [''])[0]}"
             raise NotebookError(
-                f"notebook {path(stage).name} failed in cell {error.exec_count}: {error.ename}: {mask(str(error.evalue)).splitlines()[0]}",
+                f"notebook {path(stage).name} failed in cell {error.exec_count}: {reason}",
                 remedy=f"prefixscope run -o {run.path} --resume",
                 detail=f"{mask(str(error.evalue))}\nThe executed copy, up to the error: {out}",
             ) from None

@@ -24,8 +24,14 @@ _SUBJECTS = (
     "the scheduler|a worker|the cache|an operator|the router|this node|the drafter|a long request|the pool|the log"
 )
 _VERBS = "keeps|drops|reads|moves|counts|records|returns|checks|copies|waits for"
-_OBJECTS = "the last block|a full window|two checkpoints|the shared prefix|every prompt|one retained segment|the next turn|an older answer|the stored range|a short reply"
-_PLACES = "before the hit|after the restart|on the second send|in the morning|at the boundary|under load|without a warning|for each group|near the end|as before"
+_OBJECTS = (
+    "the last block|a full window|two checkpoints|the shared prefix|every prompt|one retained segment|"
+    "the next turn|an older answer|the stored range|a short reply"
+)
+_PLACES = (
+    "before the hit|after the restart|on the second send|in the morning|at the boundary|under load|"
+    "without a warning|for each group|near the end|as before"
+)
 
 
 @dataclass(frozen=True, slots=True)

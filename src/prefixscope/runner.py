@@ -23,8 +23,12 @@ QUICK: Mapping[str, Mapping[str, Any]] = {
 }
 EXPECTED_S: Mapping[str, tuple[float, float]] = {
     # stage: seconds in a default run and in a quick one, 2 idle cores, embedded engine
-    "baseline": (190.0, 100.0), "trace": (8.0, 8.0), "equality": (150.0, 30.0), "sweep": (200.0, 40.0), "report": (10.0, 10.0),
-}  # fmt: skip
+    "baseline": (190.0, 100.0),
+    "trace": (8.0, 8.0),
+    "equality": (150.0, 30.0),
+    "sweep": (200.0, 40.0),
+    "report": (10.0, 10.0),
+}
 NEEDS_RESTART = ("trace", "sweep")
 
 
@@ -175,10 +179,9 @@ def run(target: Target, plan: Plan, *, out: str | None, resume: bool, screen: Sc
         if warning:
             screen.line(f"  warning: {warning}")
         for stage, why in plan.left_out.items():
-            directory.update(
-                lambda m, s=stage, w=why: m["stages"].setdefault(s, {}).update({"status": "left out", "note": w})
-            )  # type: ignore[misc]
             screen.line(f"  {stage:9} left out: {why}")
+        left_out = {stage: {"status": "left out", "note": why} for stage, why in plan.left_out.items()}
+        directory.update(lambda m: m["stages"].update(left_out))
         directory.update(lambda m: m.update({"plan": list(plan.stages)}))
         failed = []
         try:

@@ -84,7 +84,7 @@ class Run:
         manifest = self.manifest
         if manifest.get("schema_version") != SCHEMA_VERSION:
             raise RunError(
-                f"{self.path}: schema version {manifest.get('schema_version')!r}, this prefixscope reads {SCHEMA_VERSION}",
+                f"{self.path}: schema {manifest.get('schema_version')!r}, this prefixscope reads {SCHEMA_VERSION}",
                 cause="another version of prefixscope wrote it",
                 remedy="pip install --upgrade prefixscope",
             )

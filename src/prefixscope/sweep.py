@@ -76,7 +76,7 @@ def _plan(setting: Setting, tokens: Sequence[int], seed: int) -> list[Series]:
 
 
 def default_header(investigation: Investigation) -> Header | None:
-    """The trace header of a server that was started without the flag: it says the release's own default, and the block."""
+    """The trace header of a server started without the flag: it says the release's own default, and the block."""
     rows = [r for r in investigation.run.rows() if r.get("kind") == "send" and r.get("status") == "ok"]
     trace, drafter = lookups.trace(investigation.path), investigation.target.offers()[0]
     for row in rows:

@@ -12,7 +12,8 @@ import pandas as pd
 _STYLE = (
     "<style>.ps-table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
     ".ps-table th{text-align:left;font-weight:600;border-bottom:1px solid #8886}"
-    ".ps-table td,.ps-table th{padding:3px 16px 3px 0;text-align:left!important}.ps-table .n{text-align:right!important}</style>"
+    ".ps-table td,.ps-table th{padding:3px 16px 3px 0;text-align:left!important}"
+    ".ps-table .n{text-align:right!important}</style>"
 )
 
 

@@ -53,7 +53,7 @@ class Target:
             if mask(getattr(self, name)) != getattr(self, name):
                 raise TargetError(
                     f"--{name.replace('_', '-')} holds a key or password in clear text: {mask(getattr(self, name))}",
-                    remedy="export VLLM_API_KEY=… (vllm serve reads it by itself) and pass its name: --key-env VLLM_API_KEY",
+                    remedy="export VLLM_API_KEY=… (vllm serve reads it) and pass its name: --key-env VLLM_API_KEY",
                 )
 
     @classmethod

@@ -31,11 +31,15 @@ def test_each_notebook_is_in_the_readme() -> None:
         assert f"`{name}`" in README
 
 
-@pytest.mark.parametrize("command", sorted(set(re.findall(r"prefixscope ((?:engine |trace |notebooks )?[a-z]+)", README)) - {"sends"}))
+@pytest.mark.parametrize(
+    "command", sorted(set(re.findall(r"prefixscope ((?:engine |trace |notebooks )?[a-z]+)", README)) - {"sends"})
+)
 def test_each_command_of_the_readme_exists(command: str) -> None:
     """Every command that the README names prints its help."""
     words = command.split()
-    done = subprocess.run([sys.executable, "-m", "prefixscope.cli", *words, "--help"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "prefixscope.cli", *words, "--help"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -43,10 +47,12 @@ def test_each_command_of_the_readme_exists(command: str) -> None:
 def test_each_option_of_the_readme_exists(option: str) -> None:
     """Every option that the README shows is one of ours, or one of vLLM's or docker's that it explains."""
     theirs = {
-        "--enable-prefix-caching", "--enable-prompt-tokens-details", "--speculative-config", "--prefix-cache-retention-interval",
-        "--gpus", "--rm", "--name", "--model",
+        "--enable-prefix-caching", "--enable-prompt-tokens-details", "--speculative-config",
+        "--prefix-cache-retention-interval", "--gpus", "--rm", "--name", "--model",
     }  # fmt: skip
-    shown = subprocess.run([sys.executable, "-m", "prefixscope.cli", "run", "--help"], capture_output=True, text=True, check=False).stdout
+    shown = subprocess.run(
+        [sys.executable, "-m", "prefixscope.cli", "run", "--help"], capture_output=True, text=True, check=False
+    ).stdout
     assert option in shown or option in theirs
 
 

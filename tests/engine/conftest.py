@@ -64,7 +64,10 @@ class Bench:
         if any(finished(self.investigation, series) is None for series in plan):
             with self.investigation.stage("trace") as stage:
                 measure(self.investigation, stage, plan)
-        return {series.tokens: [row["cached_tokens"] for row in finished(self.investigation, series) or []] for series in plan}
+        return {
+            series.tokens: [row["cached_tokens"] for row in finished(self.investigation, series) or []]
+            for series in plan
+        }
 
 
 @pytest.fixture(scope="session")

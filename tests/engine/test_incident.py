@@ -39,7 +39,7 @@ def test_without_a_drafter_the_second_send_hits_whole_blocks(bench: Bench) -> No
 
 
 def test_with_a_drafter_the_second_send_of_long_prompts_hits_nothing(bench: Bench) -> None:
-    """With MTP at the default retention, prompts of 1,089 tokens or more hit 0 on send 2 and one block short on send 3."""
+    """With MTP at the default retention, 1,089 tokens or more hit 0 on send 2 and one block short on send 3."""
     found = bench.hits(Setting(), LENGTHS)
     expected = {
         n: [0, 0, 0] if n <= 128 else [0, full(n) - 128, full(n) - 128] if n <= 1_088 else [0, 0, full(n) - 64]
@@ -66,7 +66,10 @@ def test_the_trace_names_the_group_and_the_missing_blocks(bench: Bench) -> None:
     assert lookup is not None
     limiting = [view for view in lookup.groups if view.limiting]
     assert {view.group.kind for view in limiting} == {"sliding"}
-    assert all(view.cached == ((168, 201),) and view.needed == (166, 199) and view.missing == ((166, 168),) for view in limiting)
+    assert all(
+        view.cached == ((168, 201),) and view.needed == (166, 199) and view.missing == ((166, 168),)
+        for view in limiting
+    )
     found = explain(trace, row["request_id"])
     assert found.cause == "windows_dont_meet"
     assert "166–167" in found.sentence

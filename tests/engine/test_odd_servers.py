@@ -26,7 +26,9 @@ def test_null_is_not_zero(engine: Engine, tmp_path: Path) -> None:
     """A server without --enable-prompt-tokens-details gives “not reported”, names the flag, and exits 3."""
     run = tmp_path / "run"
     serve = command(engine, without=("--enable-prompt-tokens-details",))
-    done = prefixscope("run", "-o", str(run), "--serve-cmd", serve, "--only", "baseline", "-p", "baseline.lengths=[640]", "--json")
+    done = prefixscope(
+        "run", "-o", str(run), "--serve-cmd", serve, "--only", "baseline", "-p", "baseline.lengths=[640]", "--json"
+    )
     assert done.returncode == 3, done.stderr[-2000:]
     answer = json.loads(done.stdout)
     assert answer["verdict_code"] == "not reported"
@@ -38,7 +40,9 @@ def test_caching_off_is_named(engine: Engine, tmp_path: Path) -> None:
     """A server without prefix caching is told apart from one that misses: the finding names the flag."""
     run = tmp_path / "run"
     serve = command(engine, without=("--enable-prefix-caching",), extra=("--no-enable-prefix-caching",))
-    done = prefixscope("run", "-o", str(run), "--serve-cmd", serve, "--only", "baseline", "-p", "baseline.lengths=[640]")
+    done = prefixscope(
+        "run", "-o", str(run), "--serve-cmd", serve, "--only", "baseline", "-p", "baseline.lengths=[640]"
+    )
     assert done.returncode in (0, 3), done.stderr[-2000:]
     found = {warning["code"]: warning for warning in Run(run).manifest["warnings"]}
     assert "--enable-prefix-caching" in found["prefix-caching-off"]["remedy"]
@@ -48,7 +52,9 @@ def test_a_server_that_cannot_start_is_a_row_with_its_reason(engine: Engine, tmp
     """An unknown flag ends the server: exit 1, the reason in the row and the report, the rest of the run goes on."""
     run = tmp_path / "run"
     serve = command(engine, extra=("--no-such-flag",))
-    done = prefixscope("run", "-o", str(run), "--serve-cmd", serve, "--only", "baseline", "-p", "baseline.lengths=[640]")
+    done = prefixscope(
+        "run", "-o", str(run), "--serve-cmd", serve, "--only", "baseline", "-p", "baseline.lengths=[640]"
+    )
     assert done.returncode == 1
     rows = Run(run).rows("baseline")
     assert rows

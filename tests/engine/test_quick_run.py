@@ -67,7 +67,7 @@ def test_interval_1024_costs_blocks(quick_run: QuickRun) -> None:
 
 
 def test_answers_are_equal_and_mean_something(quick_run: QuickRun) -> None:
-    """In float32 every warm answer equals its cold one, on hits, with at least 10 distinct tokens, and so does the control."""
+    """In float32 every warm answer and every control equals its cold one, with at least 10 distinct tokens."""
     rows = [row for row in read_rows(quick_run.path / "raw" / "equality.jsonl") if row["kind"] == "comparison"]
     assert len(rows) == 3 * 2 * 2
     assert all(row["identical"] is True and row["by"] == "token ids" for row in rows)
@@ -77,7 +77,11 @@ def test_answers_are_equal_and_mean_something(quick_run: QuickRun) -> None:
 
 def test_base_and_adapter_answer_differently(quick_run: QuickRun) -> None:
     """The adapter changes the answers, so that asking under both names tests two paths."""
-    rows = [row for row in read_rows(quick_run.path / "raw" / "equality.jsonl") if row["kind"] == "answer" and row["arm"] == "cold"]
+    rows = [
+        row
+        for row in read_rows(quick_run.path / "raw" / "equality.jsonl")
+        if row["kind"] == "answer" and row["arm"] == "cold"
+    ]
     by_document: dict[str, set[str]] = {}
     for row in rows:
         by_document.setdefault(row["document"], set()).add(json.dumps(row["token_ids"]))
@@ -90,7 +94,7 @@ def test_no_row_holds_a_prompt(quick_run: QuickRun) -> None:
 
 
 def test_a_killed_sweep_resumes(quick_run: QuickRun, engine: Engine, tmp_path: Path) -> None:
-    """kill −9 of the runner in mid-sweep leaves no process and loses no row; --resume measures only what was missing."""
+    """kill −9 of the runner in mid-sweep leaves no process and loses no row; --resume measures only what is missing."""
     run = tmp_path / "run"
     command = [sys.executable, "-m", "prefixscope.cli", "run", "-o", str(run), "--only", "sweep"]
     options = ["-p", "sweep.intervals=[1024, 'dense']", "-p", "sweep.lengths=[1200, 1600]"]
@@ -111,11 +115,15 @@ def test_a_killed_sweep_resumes(quick_run: QuickRun, engine: Engine, tmp_path: P
     assert done.returncode in (0, 3), done.stderr[-2000:]
     after = (run / "raw" / "sweep.jsonl").read_text()
     assert after.startswith(before)
-    complete = [row for row in read_rows(run / "raw" / "sweep.jsonl") if row["kind"] == "send" and row["status"] == "ok"]
+    complete = [
+        row for row in read_rows(run / "raw" / "sweep.jsonl") if row["kind"] == "send" and row["status"] == "ok"
+    ]
     first = {row["attempt"] for row in complete[:3]}
     assert len(first) == 1
     series = {(row["setting"]["label"], row["prompt"]["tokens"]) for row in complete}
-    assert {("MTP, interval 1,024", n) for n in (1200, 1600)} | {("MTP, interval dense", n) for n in (1200, 1600)} <= series
+    assert {("MTP, interval 1,024", n) for n in (1200, 1600)} | {
+        ("MTP, interval dense", n) for n in (1200, 1600)
+    } <= series
     whole = [row for row in complete if row["series"] == complete[0]["series"]]
     assert len(whole) == 3, "a finished series was measured again"
 

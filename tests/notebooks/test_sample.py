@@ -37,20 +37,22 @@ def test_each_notebook_runs_alone_with_plain_papermill(stage: str, tmp_path: Pat
     shown = outputs(nbformat.read(out, as_version=4))
     figures = [data for data in shown if "image/png" in data]
     assert figures
-    assert all("image/svg+xml" in data for data in figures), "a saved, untrusted notebook shows the PNG, a trusted one the SVG"
+    assert all("image/svg+xml" in data for data in figures), (
+        "a saved, untrusted notebook shows the PNG, a trusted one the SVG"
+    )
     assert any("text/markdown" in data for data in shown), "the last cell says what was found"
 
 
 def test_the_sample_is_a_real_run_of_the_incident() -> None:
-    """The recorded run states the incident: 0 on send 2 with MTP, the hit back with the interval; and says where it is from."""
+    """The recorded run states the incident, all its stages are done, and it says where it is from."""
     sample = resources.data_path("sample", "run")
     found = verdict.of_run(sample)
     assert found.code == "none"
     assert "0.29.0" in found.text
     manifest = Run(sample).manifest
-    assert {name: manifest["stages"][name]["status"] for name in ("baseline", "trace", "sweep", "equality")} == dict.fromkeys(
-        ("baseline", "trace", "sweep", "equality"), "done"
-    )
+    assert {
+        name: manifest["stages"][name]["status"] for name in ("baseline", "trace", "sweep", "equality")
+    } == dict.fromkeys(("baseline", "trace", "sweep", "equality"), "done")
     assert len(frames.sends(sample)) > 60
     text = resources.data_path("sample", "README.md").read_text()
     for word in ("vLLM 0.29.0", "recorded", "cores"):
@@ -92,11 +94,22 @@ def test_a_notebook_with_an_error_is_kept_and_named(tmp_path: Path, monkeypatch:
     folder = tmp_path / "notebooks"
     folder.mkdir()
     broken = json.loads(notebooks.path("report").read_text())
-    broken["cells"].append({"cell_type": "code", "id": "broken00", "metadata": {}, "source": ["1 / 0"], "outputs": [], "execution_count": None})
+    broken["cells"].append(
+        {
+            "cell_type": "code",
+            "id": "broken00",
+            "metadata": {},
+            "source": ["1 / 0"],
+            "outputs": [],
+            "execution_count": None,
+        }
+    )
     (folder / "90-report.ipynb").write_text(json.dumps(broken))
     monkeypatch.setattr(resources, "notebooks_path", lambda *parts: folder.joinpath(*parts))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
     run = open_run(str(tmp_path / "run"), "sample").run
-    with pytest.raises(notebooks.NotebookError, match=r"(?s)90-report.ipynb.*ZeroDivisionError.*notebooks/90-report.ipynb"):
+    with pytest.raises(
+        notebooks.NotebookError, match=r"(?s)90-report.ipynb.*ZeroDivisionError.*notebooks/90-report.ipynb"
+    ):
         notebooks.execute(run, "report", {})
     assert (run.path / "notebooks" / "90-report.ipynb").exists()
