@@ -89,7 +89,7 @@ class Installer:
                 self._fill_base(base, torch, others)
                 finish(base, {"torch": torch, "python": _python_version()})
             self._unpack(base, folder, wheel, others)
-            self._warm_up(base, folder)
+            self._warm_up(self._link(base, folder), folder)
             seconds = round(time.monotonic() - self.started, 1)
             finish(folder, {"version": self.version, "base": base.name, "torch": torch, "install_s": seconds})
             unfinished = False
@@ -181,16 +181,24 @@ class Installer:
             self._pip(python, "install", "--no-deps", "--target", str(site), *map(_without_marker, missing))
         self._end(began, size(folder_bytes(folder)))
 
+    def _link(self, base: Path, folder: Path) -> Path:
+        """A Python that has this version and the base's packages, so that no PYTHONPATH is needed."""
+        environment = folder / "env"
+        made = [str(base / "bin" / "python"), "-m", "venv", "--without-pip", str(environment)]
+        self._call(made, "the version's virtual environment can't be made")
+        ours, shared = (next(each.glob("lib/python*/site-packages")) for each in (environment, base))
+        (ours / "prefixscope.pth").write_text(f"{folder / 'site'}\n{shared}\n", encoding="utf-8")
+        return environment / "bin" / "python"
+
     def _missing(self, python: Path, others: Sequence[Requirement]) -> list[Requirement]:
         script = "import importlib.metadata as m, json; print(json.dumps([d.name for d in m.distributions()]))"
         have = {_canonical(name) for name in json.loads(subprocess.check_output([str(python), "-c", script]))}
         return [each for each in others if _canonical(each.name) not in have]
 
-    def _warm_up(self, base: Path, folder: Path) -> None:
+    def _warm_up(self, python: Path, folder: Path) -> None:
         """Proves that the engine imports, and leaves bytecode and vLLM's model-info cache for the first server."""
         began = self._begin("first import")
         environment = {
-            "PYTHONPATH": str(folder / "site"),
             "PYTHONDONTWRITEBYTECODE": "",
             "VLLM_CACHE_ROOT": str(folder / "cache" / "vllm"),
             "XDG_CACHE_HOME": str(folder / "cache" / "xdg"),
@@ -199,7 +207,7 @@ class Installer:
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_LOGGING_LEVEL": "ERROR",
         }
-        command = [str(base / "bin" / "python"), "-c", _WARM_UP, *ARCHITECTURES]
+        command = [str(python), "-c", _WARM_UP, *ARCHITECTURES]
         self._call(command, f"vLLM {self.version} is installed but does not import", environment)
         self._end(began, "")
 

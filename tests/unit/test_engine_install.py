@@ -31,8 +31,10 @@ with open({log!r}, "a") as file:
 def value(flag):
     return pathlib.Path(arguments[arguments.index(flag) + 1])
 if arguments[:2] == ["-m", "venv"]:
-    (pathlib.Path(arguments[2]) / "bin").mkdir(parents=True)
-    shutil.copy(here, pathlib.Path(arguments[2]) / "bin" / "python")
+    made = pathlib.Path(arguments[-1])
+    (made / "bin").mkdir(parents=True)
+    (made / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+    shutil.copy(here, made / "bin" / "python")
 elif arguments[0] == "-c":
     if "distributions" in text:
         print('["Requests"]')
@@ -115,7 +117,9 @@ def test_installs_once(machine: Machine) -> None:
     steps = [int(found[1]) for line in said if (found := re.match(r"\[(\d)/6\]", line))]
     assert sorted(set(steps)) == [1, 2, 3, 4, 5, 6]
     assert first.python.exists()
-    assert first.pythonpath[0].joinpath("vllm.py").exists()
+    paths = next(first.folder.glob("env/lib/python*/site-packages/prefixscope.pth")).read_text().splitlines()
+    assert Path(paths[0], "vllm.py").exists()
+    assert Path(paths[1]).is_dir()
     assert machine.folders == ["base", "vllm"]
 
 
@@ -124,9 +128,9 @@ def test_second_version_shares_the_base(machine: Machine) -> None:
     first = machine.install()
     before = len(machine.calls)
     second = machine.install("0.30.0")
-    assert second.python == first.python
-    assert second.pythonpath != first.pythonpath
-    assert not [call for call in machine.calls[before:] if "torch==" in call or "venv" in call]
+    assert second.python != first.python
+    assert machine.folders == ["base", "vllm", "vllm"]
+    assert not [call for call in machine.calls[before:] if "torch==" in call or "--requirement" in call]
     assert [each.version for each in engines.installed()] == ["0.29.0", "0.30.0"]
 
 
@@ -241,9 +245,11 @@ def test_remove_frees_the_base_with_its_last_version(machine: Machine) -> None:
         engines.remove("0.30.0")
 
 
-def test_engine_without_its_interpreter_is_reinstalled(machine: Machine) -> None:
+@pytest.mark.parametrize("kind", ["vllm-*/env", "base-*"])
+def test_engine_without_its_interpreter_is_reinstalled(machine: Machine, kind: str) -> None:
     """An environment whose interpreter is gone does not count."""
-    machine.install().python.unlink()
+    machine.install()
+    next(machine.cache.glob(f"engines/{kind}/bin/python")).unlink()
     assert engines.find("0.29.0") is None
     assert machine.install().python.exists()
     assert machine.folders == ["base", "vllm"]
@@ -285,7 +291,7 @@ def test_everything_the_engine_writes_stays_in_its_folder(machine: Machine) -> N
     environment = engine.environment()
     for name in ("VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "HF_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
         assert Path(environment[name]).is_relative_to(engine.folder)
-    assert environment["PYTHONPATH"] == str(engine.pythonpath[0])
+    assert environment["PYTHONPATH"] == ""  # the caller's own must not reach the engine
     assert environment["HF_HUB_OFFLINE"] == "1"
 
 
