@@ -39,12 +39,14 @@ _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
 class ServerCommand:
     """Everything needed to start one server.
 
-    ``env`` holds only what is added to the environment. ``alone`` says that no second server fits beside it (one
+    ``env`` holds only what is added to the environment; inherited variables that begin with one of ``drops`` are not
+    handed on. ``alone`` says that no second server fits beside it (one
     fills its accelerator, or its port is fixed); ``start_timeout_s`` how long it may take until it is ready.
     """
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
+    drops: tuple[str, ...] = ()
     url: str
     port: int
     stop_argv: tuple[str, ...] | None = None
@@ -153,7 +155,8 @@ def embedded_command(
     own = engine.environment()
     return ServerCommand(
         argv=tuple(flags.words), env={**own, **_joined(trace_env or {}, own)}, url=f"http://127.0.0.1:{number}",
-        port=number, alone=False, start_timeout_s=240.0,
+        # vLLM 0.29.0 still takes the interval from a variable, for one; the caller's settings are not this engine's.
+        drops=("VLLM_", "HF_", "TORCH", "OMP_", "PYTHON"), port=number, alone=False, start_timeout_s=240.0,
     )  # fmt: skip
 
 

@@ -70,19 +70,19 @@ def sweep(run: Path) -> Conclusion:
         return Conclusion(
             "No interval was measured.", "`prefixscope run --only sweep` on a server that may be restarted."
         )
-    tokens = int(table["tokens"].max())
-    rows = table[table["tokens"] == tokens]
-    best = int(rows["hit_2"].max())
-    if best == 0:
+    best = verdict.choose_interval(table)
+    assert best is not None  # the table has rows
+    tokens = int(best["tokens"])
+    if best["hit_2"] == 0:
         return Conclusion(f"No interval brings a hit on the second send of {tokens:,} tokens.", "`10-block-trace`.")
-    good = rows[rows["hit_2"] == best]
-    cheapest = good.sort_values(["bytes", "blocks", "interval_order"], kind="stable").iloc[0]
+    good = table[(table["tokens"] == tokens) & (table["hit_2"] == best["hit_2"])]
     text = (
-        f"Of {len(rows)} intervals, {len(good)} give the best second-send hit at {tokens:,} tokens ({best:,}); "
-        f"the cheapest of them is {cheapest['interval']}"
+        f"Of {table['interval'].nunique()} intervals, {best['interval']} leaves the fewest tokens short over all "
+        f"{table['tokens'].nunique()} prompt lengths at the lowest price. At {tokens:,} tokens {len(good)} give the same "
+        f"second-send hit, {int(best['hit_2']):,}"
     )
-    if not pd.isna(cheapest["blocks"]):
-        text += f", which keeps {int(cheapest['blocks']):,} blocks of one prompt"
+    if not pd.isna(best["blocks"]):
+        text += f"; {best['interval']} keeps {int(best['blocks']):,} blocks of one prompt"
     return Conclusion(text + ". Unpressured: the pool never evicted here.", "`30-output-equality`, then `90-report`.")
 
 

@@ -219,8 +219,9 @@ def launch(command: ServerCommand, setting: Setting, *, server_id: str, folder: 
         owner=(owner_pid, start_time(owner_pid)),
         holder=(os.getpid(), start_time(os.getpid())),
     )  # fmt: skip
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(command.drops)}
     spec = {
-        "argv": command.argv, "env": {**os.environ, **command.env}, "cwd": os.getcwd(), "log": str(log),  # noqa: PTH109
+        "argv": command.argv, "env": {**inherited, **command.env}, "cwd": os.getcwd(), "log": str(log),  # noqa: PTH109
         "state_file": str(state_file), "url": command.url, "port": command.port, "container": command.container,
         "token": server.token, "owner_pid": server.owner[0], "owner_start": server.owner[1],
         "stop_argv": command.stop_argv, "grace_s": GRACE_S,

@@ -173,26 +173,37 @@ class _Help:
     tiles: tuple[tuple[str, str, str], ...] = ()
 
 
+def choose_interval(table: pd.DataFrame) -> pd.Series[Any] | None:
+    """The row of ``frames.sweep`` to recommend, at its longest prompt; None where no interval was measured.
+
+    The one that leaves the fewest tokens short on the second sends of **all** lengths, then the cheapest in blocks,
+    then the coarsest finite one: a coarse interval may lift long prompts and leave short ones on the floor.
+    """
+    measured = table[table["hit_2"].notna()]
+    if not len(measured):
+        return None
+    totals = measured.groupby("interval_order", sort=False).agg(
+        lengths=("tokens", "nunique"), short=("short_2", "sum"), blocks=("blocks", "sum")
+    )
+    totals = totals[totals["lengths"] == totals["lengths"].max()].reset_index()
+    totals["dense"] = totals["interval_order"] == float("inf")
+    totals["coarse"] = -totals["interval_order"]
+    best = totals.sort_values(["short", "blocks", "dense", "coarse"], kind="stable").iloc[0]
+    rows = measured[measured["interval_order"] == best["interval_order"]]
+    return rows.sort_values("tokens", kind="stable").iloc[-1]
+
+
 def _remedy(sent: pd.DataFrame, kept_rows: pd.DataFrame, mine: pd.DataFrame, code: str) -> _Help:
     if code not in ("none", "short"):
         return _Help()
     table = sweep(sent, kept_rows)
-    tokens = table.loc[table["hit_2"].notna(), "tokens"].max() if len(table) else None
-    cells = table[(table["tokens"] == tokens) & table["hit_2"].notna()] if len(table) else table
-    tried = cells[cells["interval_order"] > 0]
-    base = cells[cells["interval_order"] <= 0]
-    if not len(tried) or not len(base):
+    base, tried = table[table["interval_order"] <= 0], table[table["interval_order"] > 0]
+    top = choose_interval(tried)
+    if top is None or not len(base):
         return _Help()
-    before = base["hit_2"].min()
-    best = tried.assign(cost=tried["blocks"].astype("float64")).sort_values(
-        ["short_2", "cost", "interval_order"], kind="stable"
-    )
-    # Equal hits at equal price: the coarsest interval says the same with the least bookkeeping, dense aside.
-    top = best.iloc[0]
-    same = best[(best["short_2"] == top["short_2"]) & (best["cost"].eq(top["cost"]) | best["cost"].isna())]
-    finite = same[same["interval_order"] < float("inf")]
-    top = (finite if len(finite) else same).iloc[-1]
-    if top["hit_2"] <= before:
+    tokens = top["tokens"]
+    base = base[base["tokens"] == tokens]
+    if top["hit_2"] <= base["hit_2"].min():
         return _Help(sentence="No retention interval that was tried brings the hit back.")
     flag = "None" if top["interval"] == "dense" else str(top["interval"]).replace(",", "")
     sentence = (
@@ -208,8 +219,29 @@ def _remedy(sent: pd.DataFrame, kept_rows: pd.DataFrame, mine: pd.DataFrame, cod
         f"Its price is {ratio} times the cache blocks: {number(top['blocks'])} instead of "
         f"{number(stored.min())} for one prompt of {number(tokens)} tokens, evictable at any time."
     )
+    cheaper = _cheaper(tried, top)
     tiles.append(("its price", f"{ratio}×", "the cache blocks"))
-    return _Help(sentence=sentence, price=price, config=top["config"], tiles=tuple(tiles))
+    return _Help(sentence=sentence, price=f"{price} {cheaper}".strip(), config=top["config"], tiles=tuple(tiles))
+
+
+def _cheaper(tried: pd.DataFrame, top: pd.Series[Any]) -> str:
+    """A sentence on an interval that keeps less and does as well on the longest prompt, but not on all."""
+    same = tried[
+        (tried["tokens"] == top["tokens"]) & (tried["hit_2"] == top["hit_2"]) & (tried["blocks"] < top["blocks"])
+    ]
+    if not len(same):
+        return ""
+    row = same.sort_values("blocks", kind="stable").iloc[0]
+    other = tried[tried["interval_order"] == row["interval_order"]].merge(
+        tried[tried["interval_order"] == top["interval_order"]], on="tokens", suffixes=("", "_top")
+    )
+    worse = other[other["hit_2"] < other["hit_2_top"]]
+    lengths = ", ".join(number(n) for n in worse["tokens"])
+    return (
+        f"Interval {row['interval']} keeps {number(row['blocks'])}, but gives less at {lengths} tokens."
+        if lengths
+        else ""
+    )
 
 
 def _tiles(

@@ -72,9 +72,11 @@ class Bench:
 
 @pytest.fixture(scope="session")
 def bench(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """The bench, on a run directory of its own."""
+    """The bench, on a run directory of its own, in a shell whose settings must not reach the engine."""
+    os.environ["VLLM_PREFIX_CACHE_RETENTION_INTERVAL"] = "1024"
     target = Target(kind="embedded", engine=engine.version)
     run = Run.create(tmp_path_factory.mktemp("bench") / "run", target=target.to_json(), parameters={})
     investigation = Investigation(run, target)
     yield Bench(investigation)
     investigation.stop_servers()
+    del os.environ["VLLM_PREFIX_CACHE_RETENTION_INTERVAL"]
