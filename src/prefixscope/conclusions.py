@@ -78,8 +78,8 @@ def sweep(run: Path) -> Conclusion:
     good = table[(table["tokens"] == tokens) & (table["hit_2"] == best["hit_2"])]
     text = (
         f"Of {table['interval'].nunique()} intervals, {best['interval']} leaves the fewest tokens short over all "
-        f"{table['tokens'].nunique()} prompt lengths at the lowest price. At {tokens:,} tokens {len(good)} give the same "
-        f"second-send hit, {int(best['hit_2']):,}"
+        f"{table['tokens'].nunique()} prompt lengths at the lowest price. At {tokens:,} tokens {len(good)} give the "
+        f"same second-send hit, {int(best['hit_2']):,}"
     )
     if not pd.isna(best["blocks"]):
         text += f"; {best['interval']} keeps {int(best['blocks']):,} blocks of one prompt"

@@ -63,7 +63,7 @@ class Bench:
         plan = [Series(setting=setting, role=role, tokens=n, sends=REPEATS) for n in tokens]
         if any(finished(self.investigation, series) is None for series in plan):
             with self.investigation.stage("trace") as stage:
-                measure(self.investigation, stage, plan)
+                measure(self.investigation, stage, plan, keep_last=True)
         return {
             series.tokens: [row["cached_tokens"] for row in finished(self.investigation, series) or []]
             for series in plan
