@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pandas as pd
 
 from prefixscope import frames
 from prefixscope.errors import RunError
+from prefixscope.geometry import default_header, legal_interval
 from prefixscope.investigation import Investigation
 from prefixscope.measure import ALL_SENDS, Series, lengths_or_error, measure
 from prefixscope.setting import Interval, Setting
@@ -79,5 +81,21 @@ def run(
             for setting, role in chosen
             for tokens in wanted
         ]
-        measure(investigation, stage, plan, keep_last=keep_last)
+        given = [series for series in plan if series.setting.interval is None]
+        asked = [series for series in plan if series.setting.interval is not None]
+        measure(
+            investigation, stage, given, then=asked[0].setting if asked else None, keep_last=keep_last and not asked
+        )
+        legal = legal_interval(default_header(investigation), workaround) if asked else workaround
+        if legal is None:
+            stage.warn(
+                "interval-does-nothing",
+                "the model has no sliding-window or Mamba group: the configuration with an interval is left out",
+                "nothing to do: full attention keeps every block",
+            )
+            return frames.sends(investigation.path)
+        if legal != workaround:
+            stage.warn("interval-rounded", f"interval {workaround:,} is no multiple of the block: {legal:,} is used")
+        asked = [replace(series, setting=replace(series.setting, interval=legal)) for series in asked]
+        measure(investigation, stage, asked, keep_last=keep_last)
     return frames.sends(investigation.path)

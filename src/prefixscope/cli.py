@@ -151,8 +151,9 @@ def _trace_kit(options: argparse.Namespace) -> int:
     from prefixscope import kit
 
     folder = kit.write_kit(Path(options.directory))
-    for name, value in kit.kit_environment(folder, Path("TRACE_DIR")).items():
-        print(f"{name}={value}")
+    serve, docker = kit.kit_lines(folder, Path(options.trace_dir))
+    print(f"The tracer kit is in {folder}. Start the server with it, on the host:\n  {serve}")
+    print(f"or in a container:\n  {docker}")
     return DONE
 
 
@@ -219,7 +220,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "-p", "--parameter", action="append", default=[], metavar="STAGE.NAME=VALUE", help="a notebook's parameter"
     )
-    run.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    run.add_argument("--dry-run", action="store_true", help="list stages and parameters, and do nothing")
     run.add_argument("--json", action="store_true", help="the result as JSON on stdout")
     run.set_defaults(call=_run)
 
@@ -246,6 +247,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     trace_kit = trace.add_parser("kit", help="write a folder that makes a vLLM server record its prefix-cache lookups")
     trace_kit.add_argument("directory", metavar="DIR")
+    trace_kit.add_argument("--trace-dir", default="prefixscope-trace", metavar="DIR", help="where the traces go")
     trace_kit.set_defaults(call=_trace_kit)
 
     books = commands.add_parser("notebooks", help="copy the notebooks out, to edit").add_subparsers(

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from prefixscope import frames, lookups, verdict
+from prefixscope import frames, verdict
 from prefixscope.diagnosis import explain
+from prefixscope.geometry import traced
 from prefixscope.verdict import wilson
 
 
@@ -37,18 +38,18 @@ def baseline(run: Path) -> Conclusion:
 
 def trace(run: Path) -> Conclusion:
     """Which group ended the hit, and what is missing?"""
-    known = lookups.trace(run)
+    known = traced(run)
     sends = frames.sends(run)
     repeats = sends[(sends["send"] == "repeat") & (sends["status"] == "ok") & (~sends["lora"].fillna(False))]
     # The notebook's question is about the miss; where nothing missed, the longest repeat tells why not.
     ordered = repeats.sort_values(["cached_tokens", "tokens", "index"], ascending=[True, False, True], kind="stable")
-    traced = [rid for rid in ordered["request_id"].dropna() if known.lookup(rid) is not None]
-    if not traced:
+    seen = [rid for rid in ordered["request_id"].dropna() if known.lookup(rid) is not None]
+    if not seen:
         return Conclusion(
             "No lookup of this run was traced, so no cause can be named.",
             "start the server through `--serve-cmd`, or put the tracer kit on its PYTHONPATH.",
         )
-    request = _longest(ordered, traced)
+    request = _longest(ordered, seen)
     found = explain(known, request, repeat_of=frames.repeats(sends).get(request))
     text = " ".join(part for part in (found.sentence, found.remedy) if part)
     return Conclusion(text, "`20-retention-sweep` measures what each retention interval brings back, and keeps.")

@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from prefixscope import frames, prompts, sweep
-from prefixscope.baseline import settings
-from prefixscope.errors import Rejected, ServerError, Unreachable
+from prefixscope.errors import Rejected, RunError, ServerError, Unreachable
+from prefixscope.geometry import default_header, legal_interval
 from prefixscope.investigation import Investigation
 from prefixscope.measure import PREFILL_TOKENS_PER_S, START_S, Sender, new_salt
 from prefixscope.runs import Stage
@@ -31,6 +31,7 @@ def run(
     answer_tokens: int = 32,
     workaround: int = 1024,
     seed: int = 100,
+    dtype: str = "float32",
 ) -> pd.DataFrame:
     """Ask each document four times under each served name and compare the answers; return ``frames.comparisons``.
 
@@ -39,14 +40,21 @@ def run(
     documents, tokens : how many documents, and how many prompt tokens each.
     answer_tokens : tokens answered, greedily.
     workaround : retention interval of the server; at a release's broken default nothing would be warm.
+    dtype : of the embedded engine. In ``bfloat16`` near ties flip, between two cold sends too.
 
     The control (cold again, under another salt) is what any difference is held against: answers that differ between
     two cold sends can't be blamed on the cache.
     """
     with investigation.stage(
-        "equality", documents=documents, tokens=tokens, answer_tokens=answer_tokens, workaround=workaround, seed=seed
+        "equality",
+        documents=documents,
+        tokens=tokens,
+        answer_tokens=answer_tokens,
+        workaround=workaround,
+        seed=seed,
+        dtype=dtype,
     ) as stage:
-        setting = _setting(investigation, workaround)
+        setting = _setting(investigation, workaround, dtype)
         done = answered(investigation)
         plan = [(n, role) for role in ("base", "lora") for n in range(documents)]
 
@@ -86,13 +94,16 @@ def run(
     return frames.comparisons(investigation.path)
 
 
-def _setting(investigation: Investigation, workaround: int) -> Setting:
-    """The server whose warm sends hit: drafter and adapter where the target has them, interval set."""
-    if investigation.target.kind == "attached":
+def _setting(investigation: Investigation, workaround: int, dtype: str) -> Setting:
+    """The server whose warm sends hit: drafter and adapter where the target has them, and then the interval set."""
+    target = investigation.target
+    if dtype != "float32" and target.kind != "embedded":
+        raise RunError(f"dtype {dtype!r} is for the embedded engine; {target.label} has its own")
+    if target.kind == "attached":
         return Setting(as_served=True)
-    chosen = [setting for setting, _ in settings(investigation, workaround=workaround)]
-    last = chosen[-1]
-    return last if last.interval is not None else Setting(drafter=last.drafter, lora=last.lora, interval=workaround)
+    drafter, lora = target.offers()
+    interval = legal_interval(default_header(investigation), workaround) if drafter else None
+    return Setting(drafter=drafter, lora=lora, interval=interval, dtype=dtype)
 
 
 def series_key(

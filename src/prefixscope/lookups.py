@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -10,11 +9,10 @@ import pandas as pd
 from prefixscope import frames
 from prefixscope.baseline import settings
 from prefixscope.diagnosis import explain
-from prefixscope.errors import TraceError
+from prefixscope.geometry import traced
 from prefixscope.investigation import Investigation
 from prefixscope.measure import ALL_SENDS, REPEATS, Series, finished, measure
 from prefixscope.setting import Setting
-from prefixscope.trace import Trace, read_trace
 
 TOKENS = 6_446
 Rows = list[dict[str, Any]]
@@ -48,22 +46,14 @@ def sends(investigation: Investigation, setting: Setting, tokens: int, seed: int
     return ALL_SENDS if finished(investigation, whole) else REPEATS
 
 
-def trace(run_dir: Path) -> Trace:
-    """The trace of all servers of a run; an empty one where none was traced."""
-    try:
-        return read_trace(run_dir / "trace")
-    except TraceError:
-        return Trace()
-
-
 def groups(investigation: Investigation) -> pd.DataFrame:
     """One row per KV cache group of each kind of engine that was traced (``frames.groups``)."""
-    return frames.groups(trace(investigation.path).headers)
+    return frames.groups(traced(investigation.path).headers)
 
 
 def blocks(investigation: Investigation, rows: Rows, *, drafter: bool) -> pd.DataFrame:
     """``frames.blocks`` of the repeats, with or without a drafter; on the cold send nothing can be there."""
-    known = trace(investigation.path)
+    known = traced(investigation.path)
     labels = {
         row["request_id"]: f"{row['setting']['label']}, {frames.send_label(row['send'], row['index'])}"
         for row in rows
@@ -75,7 +65,7 @@ def blocks(investigation: Investigation, rows: Rows, *, drafter: bool) -> pd.Dat
 
 def summary(investigation: Investigation, rows: Rows) -> pd.DataFrame:
     """``frames.lookups`` of the repeats: per group needed, stored and missing blocks, and the cause."""
-    known, first = trace(investigation.path), frames.repeats(frames.sends(investigation.path))
+    known, first = traced(investigation.path), frames.repeats(frames.sends(investigation.path))
     found = []
     for row in rows:
         lookup = known.lookup(row["request_id"]) if row["send"] == "repeat" else None

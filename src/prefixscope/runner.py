@@ -65,8 +65,13 @@ class Plan:
     def text(self) -> str:
         lines = [f"target: {self.target.label}"]
         for stage in self.stages:
-            given = ", ".join(f"{name}={value!r}" for name, value in self.parameters.get(stage, {}).items())
-            lines.append(f"  {notebooks.FILES[stage]:20} {given or '(defaults)'}")
+            lines.append(f"{notebooks.FILES[stage]}  (stage {stage})")
+            given = self.parameters.get(stage, {})
+            for parameter in notebooks.parameters(stage).values():
+                if parameter.name not in notebooks.OWN:
+                    value = given.get(parameter.name, parameter.default)
+                    shown = repr(value).replace("'", '"')  # so that the line can be pasted into a shell
+                    lines.append(f"  -p '{stage}.{parameter.name}={shown}'  {parameter.help}")
         lines += [f"left out: {stage}: {why}" for stage, why in self.left_out.items()]
         if self.target.kind == "embedded":
             lines.append(f"about {self.expected_s / 60:.0f} minutes on two idle cores, once the engine is installed")

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from prefixscope import frames, lookups
+from prefixscope import frames
 from prefixscope.errors import RunError
+from prefixscope.geometry import check_intervals, default_header, has_sparse_groups, traced
 from prefixscope.investigation import Investigation
 from prefixscope.measure import REPEATS, Series, finished, lengths_or_error, measure
 from prefixscope.runs import Stage
@@ -59,6 +60,15 @@ def run(
             measure(investigation, stage, _plan(first, tokens, seed))
         header = default_header(investigation)
         if header is not None:
+            if not has_sparse_groups(header):
+                stage.outcome, stage.note = "skipped", "no KV cache group of this model is thinned out by an interval"
+                stage.warn(
+                    "interval-does-nothing",
+                    "the model has no sliding-window or Mamba group, so a retention interval has no effect, and vLLM "
+                    "refuses to start with one",
+                    "nothing to do: full attention keeps every block",
+                )
+                return frames.sends(investigation.path)
             check_intervals(wanted, header.scheduler_block)
         chosen = [setting_for(interval, drafter, header) for interval in wanted]
         measure(
@@ -73,20 +83,6 @@ def run(
 
 def _plan(setting: Setting, tokens: Sequence[int], seed: int) -> list[Series]:
     return [Series(setting=setting, tokens=n, seed=seed, sends=SENDS) for n in tokens]
-
-
-def default_header(investigation: Investigation) -> Header | None:
-    """The trace header of a server started without the flag: it says the release's own default, and the block."""
-    rows = [r for r in investigation.run.rows() if r.get("kind") == "send" and r.get("status") == "ok"]
-    trace, drafter = lookups.trace(investigation.path), investigation.target.offers()[0]
-    for row in rows:
-        setting = Setting.from_json(row["setting"])
-        # No other server's header will do: one started with the flag would pass its interval off as the default.
-        if setting.interval is None and setting.drafter == drafter:
-            lookup = trace.lookup(row["request_id"])
-            if lookup is not None:
-                return lookup.header
-    return None
 
 
 def setting_for(interval: Interval, drafter: bool, header: Header | None) -> Setting:
@@ -110,23 +106,11 @@ def first_unmeasured(investigation: Investigation) -> Setting | None:
     return None
 
 
-def check_intervals(intervals: Sequence[Interval], block: int) -> None:
-    """Refuse intervals that are no multiple of the scheduler block, naming the legal ones beside them."""
-    for interval in intervals:
-        if isinstance(interval, int) and interval % block:
-            below, above = interval // block * block, (interval // block + 1) * block
-            raise RunError(
-                f"retention interval {interval:,} is not a multiple of this server's scheduler block, {block} tokens",
-                cause="vLLM would refuse to start with it",
-                remedy=f"use {' or '.join(f'{n:,}' for n in (below, above) if n)}",
-            )
-
-
 def record_kept(
     investigation: Investigation, stage: Stage, settings: Sequence[Setting], tokens: Sequence[int], seed: int
 ) -> None:
     """Blocks and bytes that the first send of each prompt left in the cache, per group, from the trace."""
-    trace = lookups.trace(investigation.path)
+    trace = traced(investigation.path)
     known = {(row["series"], row["gid"]) for row in investigation.run.rows("sweep") if row.get("kind") == "kept"}
     for setting in dict.fromkeys(settings):
         for series in _plan(setting, tokens, seed):

@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 from conftest import Bench
 
-from prefixscope import frames, lookups
+from prefixscope import frames
 from prefixscope.diagnosis import explain
+from prefixscope.geometry import traced
 from prefixscope.setting import Setting
 
 pytestmark = pytest.mark.engine
@@ -26,7 +27,7 @@ def full(tokens: int) -> int:
 def test_the_engine_groups_its_layers_as_the_incident_did(bench: Bench) -> None:
     """The embedded model gives five sliding-window groups and one full group with a scheduler block of 64 tokens."""
     bench.hits(Setting(), LENGTHS)
-    header = lookups.trace(bench.investigation.path).headers[0]
+    header = traced(bench.investigation.path).headers[0]
     kinds = [(group.kind, group.block_size, group.window) for group in header.groups]
     assert sorted(kinds, key=str) == sorted([("sliding", 32, 1024)] * 5 + [("full", 64, None)], key=str)
     assert (header.version, header.scheduler_block, header.hash_block, header.interval) == ("0.29.0", 64, 32, 0)
@@ -61,7 +62,7 @@ def test_the_trace_names_the_group_and_the_missing_blocks(bench: Bench) -> None:
     bench.hits(Setting(), LENGTHS)
     rows = [r for r in bench.investigation.run.rows() if r.get("kind") == "send" and r["prompt"]["tokens"] == 6_446]
     row = next(r for r in rows if r["setting"]["drafter"] and r["setting"]["interval"] is None and r["index"] == 2)
-    trace = lookups.trace(bench.investigation.path)
+    trace = traced(bench.investigation.path)
     lookup = trace.lookup(row["request_id"])
     assert lookup is not None
     limiting = [view for view in lookup.groups if view.limiting]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 from stub import HTML_PAGE, MODELS, Reply, StubServer
 
-from prefixscope import baseline, cli, runner
+from prefixscope import baseline, cli, notebooks, runner
 from prefixscope.errors import EngineError, PrefixscopeError, ReportError
 from prefixscope.investigation import Investigation
 
@@ -311,12 +312,26 @@ def test_a_result_has_its_exit_code(verdict: str, failed: tuple[str, ...], code:
     assert result.to_json()["failed_stages"] == list(failed)
 
 
-def test_trace_kit_prints_what_to_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The kit is written, and the environment that makes a server use it is printed."""
-    assert cli.main(["trace", "kit", "kit"]) == 0
-    lines = dict(line.split("=", 1) for line in capsys.readouterr().out.splitlines())
-    assert str(tmp_path / "kit") in lines["PYTHONPATH"]
-    assert (tmp_path / "kit").is_dir()
+def test_trace_kit_prints_the_lines_to_start_a_server_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The kit is written, and a line for the host and one for a container say how a server uses it."""
+    assert cli.main(["trace", "kit", "kit", "--trace-dir", "out"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    host = next(line for line in lines if "vllm serve" in line)
+    container = next(line for line in lines if "docker run" in line)
+    assert f"PYTHONPATH={tmp_path / 'kit'} " in host
+    assert f"{tmp_path / 'kit'}:/prefixscope:ro" in container
+    assert f"{tmp_path / 'out'}" in host
+    assert (tmp_path / "kit" / "prefixscope_inside" / "tracer.py").is_file()
+
+
+def test_dry_run_lists_parameters_that_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every parameter line of --dry-run is accepted by -p as it stands."""
+    assert cli.main(["run", "--dry-run"]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip().startswith("-p ")]
+    assert len(lines) > 10
+    for line in lines:
+        _, assignment, *_ = shlex.split(line.split("'  ")[0] + "'")
+        notebooks.parse_assignment(assignment)
 
 
 def test_notebooks_copy_lists_the_copies_and_overwrites_nothing(

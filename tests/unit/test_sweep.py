@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from stub import StubServer
 
-from prefixscope import baseline, frames, lookups, sweep
+from prefixscope import baseline, frames, geometry, sweep
 from prefixscope.client import Client
 from prefixscope.errors import Exited, RunError
 from prefixscope.investigation import Investigation
@@ -27,6 +27,11 @@ class FakeHeader:
 
     interval: int | str = 0
     scheduler_block: int = 64
+    kinds: tuple[str, ...] = ("sliding", "full")
+
+    @property
+    def groups(self) -> tuple[Any, ...]:
+        return tuple(type("Group", (), {"kind": kind})() for kind in self.kinds)
 
 
 @dataclass
@@ -52,7 +57,8 @@ class FakeTrace:
 def trace(monkeypatch: pytest.MonkeyPatch) -> FakeTrace:
     """The trace of the run, as the test sets it."""
     found = FakeTrace()
-    monkeypatch.setattr(lookups, "trace", lambda path: found)
+    monkeypatch.setattr(geometry, "traced", lambda path: found)
+    monkeypatch.setattr(sweep, "traced", lambda path: found)
     return found
 
 
@@ -115,13 +121,35 @@ def test_what_is_no_interval_is_refused(given: Any) -> None:
 def test_an_illegal_interval_names_its_legal_neighbours(interval: int, block: int, neighbours: str) -> None:
     """An interval between two multiples of the scheduler block is refused with both, 0 not among them."""
     with pytest.raises(RunError, match=f"{interval:,} is not a multiple of .* {block} tokens") as caught:
-        sweep.check_intervals([0, interval], block)
+        geometry.check_intervals([0, interval], block)
     assert caught.value.remedy == f"use {neighbours}"
+
+
+@pytest.mark.parametrize(
+    ("block", "kinds", "legal"),
+    [(64, ("sliding", "full"), 1024), (544, ("mamba", "full"), 1088), (64, ("full",), None)],
+)
+def test_the_workaround_is_one_that_the_server_takes(block: int, kinds: tuple[str, ...], legal: int | None) -> None:
+    """1024 becomes the next multiple of the server's block, and nothing where no group is thinned out."""
+    header: Any = FakeHeader(scheduler_block=block, kinds=kinds)
+    assert geometry.legal_interval(header, 1024) == legal
+
+
+def test_a_model_with_full_attention_only_is_not_swept(
+    ours: Investigation, started: list[Setting], trace: FakeTrace
+) -> None:
+    """Where an interval does nothing, one server is started to learn that, and a warning says why the rest is not."""
+    trace.everything = FakeHeader(kinds=("full",))
+    sweep.run(ours, intervals=(0, 64, "dense"), lengths=(100,))
+    assert [setting.interval for setting in started] == [None]
+    manifest = ours.run.manifest
+    assert manifest["stages"]["sweep"]["status"] == "skipped"
+    assert [warning["code"] for warning in manifest["warnings"]].count("interval-does-nothing") == 1
 
 
 def test_legal_intervals_pass() -> None:
     """Multiples, 0, dense and the default are all legal."""
-    sweep.check_intervals([0, 64, 1024, "dense", None], 64)
+    geometry.check_intervals([0, 64, 1024, "dense", None], 64)
 
 
 def test_an_illegal_interval_starts_no_server(ours: Investigation, trace: FakeTrace, started: list[Setting]) -> None:
