@@ -9,12 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-_STYLE = (
-    "<style>.ps-table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
-    ".ps-table th{text-align:left;font-weight:600;border-bottom:1px solid #8886}"
-    ".ps-table td,.ps-table th{padding:3px 16px 3px 0;text-align:left!important}"
-    ".ps-table .n{text-align:right!important}</style>"
-)
+_TABLE = "border-collapse:collapse;font-variant-numeric:tabular-nums"
 
 
 class Table:
@@ -34,23 +29,16 @@ class Table:
             name: pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype)
             for name, dtype in self.frame.dtypes.items()
         }
-        head = "".join(
-            f'<th class="{"n" if numeric[name] else ""}">{escape(str(name).replace("_", " "))}</th>'
-            for name in self.frame
-        )
+        # JupyterLab aligns every cell right and drops style sheets of untrusted notebooks, so each cell says it itself.
+        side = {name: f"text-align:{'right' if numeric[name] else 'left'};padding:3px 12px" for name in self.frame}
+        head = "".join(f'<th style="{side[name]}">{escape(str(name).replace("_", " "))}</th>' for name in self.frame)
         body = ""
         for row in self.frame.head(self.limit).itertuples(index=False):
             cells = zip(self.frame.columns, row, strict=True)
-            body += (
-                "<tr>"
-                + "".join(
-                    f'<td class="{"n" if numeric[name] else ""}">{escape(text(value))}</td>' for name, value in cells
-                )
-                + "</tr>"
-            )
+            body += "<tr>" + "".join(f'<td style="{side[name]}">{escape(text(v))}</td>' for name, v in cells) + "</tr>"
         more = len(self.frame) - self.limit
         note = f"<p>and {more:,} more rows</p>" if more > 0 else ""
-        return f'{_STYLE}<table class="ps-table"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}'
+        return f'<table style="{_TABLE}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}'
 
 
 def text(value: Any) -> str:
