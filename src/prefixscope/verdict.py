@@ -62,6 +62,9 @@ def judge(sent: pd.DataFrame, stored: pd.DataFrame, run: Mapping[str, Any]) -> V
     config = main_config(second)
     mine = second[second["config"] == config].sort_values("tokens")
     code = _code(mine["verdict"])
+    # Sentences with numbers are about the lengths whose hits are known; the code has judged the others too.
+    known = mine[mine["cached_tokens"].notna()]
+    mine = known if len(known) else mine
     who = str(config).replace("as served", "This server", 1)
     name = f"{who} on vLLM {_version(run)}" if _version(run) else who
     sentences = [_third_send(table, mine, config)] if code in ("none", "short") else []
@@ -109,8 +112,7 @@ def _headline(name: str, mine: pd.DataFrame, code: str) -> str:
         return f"{name}: every prompt sent was too short to be reused (the longest had {most} tokens)."
     if code == "inconclusive":
         return f"{name}: the sends of this run do not allow a verdict; the failed or doubtful ones are listed below."
-    bad = mine[mine["verdict"] == code]
-    worst_row = bad.iloc[-1]
+    worst_row = mine[mine["verdict"] == code].iloc[-1]
     ratio = f"{number(worst_row['cached_tokens'])} of {number(worst_row['prompt_tokens'])}"
     if code == "reuses":
         able = mine[mine["verdict"] == "reuses"]
@@ -202,7 +204,9 @@ def _remedy(sent: pd.DataFrame, kept_rows: pd.DataFrame, mine: pd.DataFrame, cod
     if top is None or not len(base):
         return _Help()
     tokens = top["tokens"]
-    base = base[base["tokens"] == tokens]
+    base = base[(base["tokens"] == tokens) & base["hit_2"].notna()]
+    if not len(base):  # a killed run may have sent the default's first prompt only
+        return _Help()
     if top["hit_2"] <= base["hit_2"].min():
         return _Help(sentence="No retention interval that was tried brings the hit back.")
     flag = "None" if top["interval"] == "dense" else str(top["interval"]).replace(",", "")

@@ -1,0 +1,75 @@
+"""A run that was killed at any moment still has a verdict, conclusions and every section of its report."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prefixscope import conclusions, material, resources, sections, verdict
+from prefixscope.runs import read_rows
+
+SAMPLE = "sample"
+Rows = list[tuple[str, dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def rows() -> Rows:
+    """All rows of the recorded sample with their file, in the order they were made."""
+    folder = resources.data_path(SAMPLE, "run", "raw")
+    found = [(file.name, row) for file in sorted(folder.glob("*.jsonl")) for row in read_rows(file)]
+    return sorted(found, key=lambda pair: pair[1]["at"])
+
+
+def told(run: Path) -> str:
+    """Everything that is said about a run, short of drawing it."""
+    said = [verdict.of_run(run).text]
+    said += [getattr(conclusions, name)(run).text for name in ("baseline", "trace", "sweep", "equality")]
+    said += [section.title for section in sections.sections(material.gather(run))]
+    return "\n".join(said)
+
+
+def write(run: Path, kept: Rows) -> None:
+    shutil.rmtree(run / "raw", ignore_errors=True)
+    (run / "raw").mkdir()
+    for name, row in kept:
+        with (run / "raw" / name).open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(resources.data_path(SAMPLE, "run"), tmp_path / "run"))
+
+
+def test_after_each_tenth_row(run: Path, rows: Rows) -> None:
+    """Whatever the row after which the run was killed, everything that can be said is said."""
+    for stop in range(0, len(rows), 10):
+        write(run, rows[:stop])
+        assert told(run)
+
+
+def test_with_any_rows_missing_or_failed(run: Path, rows: Rows) -> None:
+    """Rows missing at random, failed at random, or without a reported hit never break the telling."""
+    draw = random.Random(7)
+    for _ in range(12):
+        kept = []
+        for name, row in rows:
+            fate = draw.random()
+            if fate < 0.5:
+                kept.append((name, row))
+            elif fate < 0.65 and row["kind"] == "send":
+                kept.append(
+                    (
+                        name,
+                        {**row, "status": "failed", "error": "it ended", "cached_tokens": None, "prompt_tokens": None},
+                    )
+                )
+            elif fate < 0.8:
+                kept.append((name, {**row, "cached_tokens": None}))
+        write(run, kept)
+        assert told(run)
