@@ -348,6 +348,12 @@ def doubt(stage: Stage, row: Mapping[str, Any], prompt: Prompt) -> None:
             f"{where}: the server counted {row['prompt_tokens']:,} prompt tokens",
             "lengths are exact where the server offers /tokenize",
         )
+    if row["retries"]:
+        stage.warn(
+            "retried",
+            f"{where}, {row['send']} {row['index']}: the server said 429 or 503 {row['retries']} times first",
+            "measure when the server is less busy; hits may have been evicted meanwhile",
+        )
     if counted is not None and cached is not None and counted["hits"] != cached:
         busy = row["prompt_tokens"] is not None and counted["queries"] > row["prompt_tokens"]
         stage.warn(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -91,6 +92,24 @@ def test_base_and_adapter_answer_differently(quick_run: QuickRun) -> None:
 def test_no_row_holds_a_prompt(quick_run: QuickRun) -> None:
     """Raw rows name prompts by length, seed and digest, never by text."""
     assert "the scheduler keeps" not in (quick_run.path / "raw" / "baseline.jsonl").read_text().lower()
+
+
+def test_an_illegal_interval_is_refused_before_any_start(quick_run: QuickRun, tmp_path: Path) -> None:
+    """On a run that knows its scheduler block, interval 100 is refused at once, naming 64 and 128; no server starts."""
+    run = Path(shutil.copytree(quick_run.path, tmp_path / "run"))
+    before = len(Run(run).manifest["servers"])
+    done = prefixscope("run", "-o", str(run), "--resume", "--only", "sweep", "-p", "sweep.intervals=[0, 100]")
+    assert done.returncode == 1
+    assert "64 or 128" in done.stderr
+    assert len(Run(run).manifest["servers"]) == before
+
+
+def test_a_run_in_use_is_refused(quick_run: QuickRun) -> None:
+    """While one process holds the run directory, another ends with exit 2, naming the holder."""
+    with Run(quick_run.path).locked():
+        done = prefixscope("run", "-o", str(quick_run.path), "--resume")
+    assert done.returncode == 2
+    assert f"in use by process {os.getpid()}" in done.stderr
 
 
 def test_a_killed_sweep_resumes(quick_run: QuickRun, engine: Engine, tmp_path: Path) -> None:

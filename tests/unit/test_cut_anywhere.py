@@ -46,9 +46,9 @@ def run(tmp_path: Path) -> Path:
     return Path(shutil.copytree(resources.data_path(SAMPLE, "run"), tmp_path / "run"))
 
 
-def test_after_each_tenth_row(run: Path, rows: Rows) -> None:
+def test_after_each_twentieth_row(run: Path, rows: Rows) -> None:
     """Whatever the row after which the run was killed, everything that can be said is said."""
-    for stop in range(0, len(rows), 10):
+    for stop in range(0, len(rows), 20):
         write(run, rows[:stop])
         assert told(run)
 
@@ -56,7 +56,7 @@ def test_after_each_tenth_row(run: Path, rows: Rows) -> None:
 def test_with_any_rows_missing_or_failed(run: Path, rows: Rows) -> None:
     """Rows missing at random, failed at random, or without a reported hit never break the telling."""
     draw = random.Random(7)
-    for _ in range(12):
+    for _ in range(8):
         kept = []
         for name, row in rows:
             fate = draw.random()
