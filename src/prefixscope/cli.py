@@ -20,7 +20,10 @@ DONE, FAILED, USAGE, CANNOT_TELL = 0, 1, 2, 3
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0 done, 1 a stage failed, 2 usage or unreachable, 3 can't tell."""
     parser = _parser()
-    options = parser.parse_args(argv)
+    options, more = parser.parse_known_args(argv)
+    if more and getattr(options, "call", None) is not _lab:
+        parser.error(f"unrecognized arguments: {' '.join(more)}")
+    options.more = more
     if not hasattr(options, "call"):
         parser.print_help()
         return USAGE
@@ -171,7 +174,7 @@ def _lab(options: argparse.Namespace) -> int:
     folder = Path(options.directory)
     if not folder.exists():
         notebooks.copy_to(folder)
-    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", str(folder), *options.arguments])
+    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", str(folder), *options.more])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -257,9 +260,12 @@ def _parser() -> argparse.ArgumentParser:
     copy.add_argument("directory", metavar="DIR")
     copy.set_defaults(call=_notebooks_copy)
 
-    lab = commands.add_parser("lab", help="open the notebooks in JupyterLab, on a copy, with the recorded sample")
+    lab = commands.add_parser(
+        "lab",
+        help="open the notebooks in JupyterLab, on a copy, with the recorded sample",
+        epilog="other options are passed on to jupyter lab: --no-browser, --allow-root …",
+    )
     lab.add_argument("directory", nargs="?", default="prefixscope-notebooks", metavar="DIR")
-    lab.add_argument("arguments", nargs=argparse.REMAINDER, help="passed on to jupyter lab")
     lab.set_defaults(call=_lab)
     return parser
 

@@ -508,4 +508,5 @@ def test_a_busy_server_is_retried_and_the_row_says_so(attach: Attach, alone: Stu
     assert rows["cold", 1]["retries"] == 1
     assert rows["cold", 1]["first_token_ms"] < 200
     assert rows["repeat", 2]["retries"] == 0
+    assert warnings(plain)["retried"] == 1
     assert alone.sent(CHAT)
