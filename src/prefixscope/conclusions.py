@@ -10,7 +10,7 @@ import pandas as pd
 from prefixscope import frames, verdict
 from prefixscope.diagnosis import explain
 from prefixscope.geometry import traced
-from prefixscope.verdict import wilson
+from prefixscope.quantities import wilson
 
 
 @dataclass(frozen=True, slots=True)

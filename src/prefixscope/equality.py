@@ -13,9 +13,9 @@ from prefixscope.errors import Rejected, RunError, ServerError, Unreachable
 from prefixscope.geometry import default_header, legal_interval
 from prefixscope.investigation import Investigation
 from prefixscope.measure import PREFILL_TOKENS_PER_S, START_S, Sender, new_salt
+from prefixscope.quantities import wilson
 from prefixscope.runs import Stage
 from prefixscope.setting import Setting, digest
-from prefixscope.verdict import wilson
 
 __all__ = ["compare", "difference", "run", "wilson"]
 

@@ -12,8 +12,10 @@ import pandas as pd
 from prefixscope import frames, redact
 from prefixscope.diagnosis import explain
 from prefixscope.errors import TraceError
+from prefixscope.frames.columns import TEXT
+from prefixscope.quantities import count, number
 from prefixscope.trace import read_trace
-from prefixscope.verdict import Verdict, count, judge, number
+from prefixscope.verdict import Verdict, judge
 
 _NAMES = {
     "cpus": "CPUs", "cpu": "CPU", "gpu": "GPU", "gpus": "GPUs", "memory_gib": "memory, GiB", "memory_gb": "memory, GB",
@@ -73,11 +75,11 @@ def gather(run_dir: Path) -> Material:
 def shareable(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with every name in it fit to leave the run directory; request ids stay, they join rows to traces."""
     out = frame.copy()
-    for column in out.columns[out.dtypes == frames.TEXT]:
+    for column in out.columns[out.dtypes == TEXT]:
         if column not in ("request_id", "cell", "series", "text"):
             limit = 2000 if column == "error" else 120
             names = {name: redact.clean(name, limit=limit) for name in out[column].dropna().unique()}
-            out[column] = out[column].map(names).astype(frames.TEXT)
+            out[column] = out[column].map(names).astype(TEXT)
     return out
 
 

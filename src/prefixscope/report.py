@@ -25,9 +25,9 @@ from prefixscope import frames, redact
 from prefixscope.display import themed
 from prefixscope.errors import ReportError
 from prefixscope.material import Material, facts, gather, servers
+from prefixscope.quantities import number
 from prefixscope.sections import Figure, Section, command, headline_figure, sections
 from prefixscope.theme import DARK, vega_config
-from prefixscope.verdict import number
 
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+(?: (?:[\d,]+|None)(?![\w,]))?")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from prefixscope.frames import hits, kept, load_run, sends, sweep, worst
+from prefixscope.quantities import count, number
 
 CODES = ("reuses", "short", "none", "cannot hit", "not reported", "inconclusive")
 
@@ -67,7 +67,7 @@ def judge(sent: pd.DataFrame, stored: pd.DataFrame, run: Mapping[str, Any]) -> V
     mine = known if len(known) else mine
     who = str(config).replace("as served", "This server", 1)
     name = f"{who} on vLLM {_version(run)}" if _version(run) else who
-    sentences = [_third_send(table, mine, config)] if code in ("none", "short") else []
+    sentences = [_third_send(table, mine)] if code in ("none", "short") else []
     sentences.append(_without_drafter(second, mine))
     found = _remedy(sent, stored, mine, code)
     return Verdict(
@@ -137,14 +137,22 @@ def _lengths(mine: pd.DataFrame, code: str) -> str:
     return f"{', '.join(number(value) for value in bad)}-token prompts"
 
 
-def _third_send(table: pd.DataFrame, mine: pd.DataFrame, config: Any) -> str | None:
+def _third(table: pd.DataFrame, longest: pd.Series[Any]) -> pd.DataFrame:
+    """Third sends of the same prompt to the same configuration."""
+    same = (table["config"] == longest["config"]) & (table["tokens"] == longest["tokens"])
+    return table[same & (table["send"] == "repeat") & (table["index"] == 3)]
+
+
+def _plain(second: pd.DataFrame, longest: pd.Series[Any]) -> pd.DataFrame:
+    """Second sends of the same prompt without the drafter; none where the verdict's configuration has none either."""
+    without = ~second["drafter"].fillna(True) & ~second["as_served"].fillna(False)
+    found = second[without & (second["tokens"] == longest["tokens"])]
+    return found if len(found) and bool(longest["drafter"]) else found.head(0)
+
+
+def _third_send(table: pd.DataFrame, mine: pd.DataFrame) -> str | None:
     longest = mine.iloc[-1]
-    third = table[
-        (table["config"] == config)
-        & (table["tokens"] == longest["tokens"])
-        & (table["send"] == "repeat")
-        & (table["index"] == 3)
-    ]
+    third = _third(table, longest)
     if not len(third) or pd.isna(third.iloc[0]["cached_tokens"]):
         return None
     cached = third.iloc[0]["cached_tokens"]
@@ -156,13 +164,8 @@ def _third_send(table: pd.DataFrame, mine: pd.DataFrame, config: Any) -> str | N
 
 
 def _without_drafter(second: pd.DataFrame, mine: pd.DataFrame) -> str | None:
-    longest = mine.iloc[-1]
-    plain = second[
-        (~second["drafter"].fillna(True))
-        & (~second["as_served"].fillna(False))
-        & (second["tokens"] == longest["tokens"])
-    ]
-    if not len(plain) or not bool(longest["drafter"]) or pd.isna(plain.iloc[0]["cached_tokens"]):
+    plain = _plain(second, mine.iloc[-1])
+    if not len(plain) or pd.isna(plain.iloc[0]["cached_tokens"]):
         return None
     return f"Without MTP the second send reuses {number(plain.iloc[0]['cached_tokens'])}."
 
@@ -252,18 +255,12 @@ def _tiles(
     table: pd.DataFrame, second: pd.DataFrame, mine: pd.DataFrame, found: _Help
 ) -> tuple[tuple[str, str, str], ...]:
     longest = mine.iloc[-1]
-    config, tokens = longest["config"], longest["tokens"]
-    of = f"of {number(longest['prompt_tokens'])} tokens"
-    third = table[
-        (table["config"] == config) & (table["tokens"] == tokens) & (table["send"] == "repeat") & (table["index"] == 3)
-    ]
-    plain = second[
-        (~second["drafter"].fillna(True)) & (~second["as_served"].fillna(False)) & (second["tokens"] == tokens)
-    ]
+    config, of = longest["config"], f"of {number(longest['prompt_tokens'])} tokens"
+    third, plain = _third(table, longest), _plain(second, longest)
     tiles = [(f"{config}, send 2", number(longest["cached_tokens"]), of)]
     if len(third):
         tiles.append((f"{config}, send 3", number(third.iloc[0]["cached_tokens"]), of))
-    if len(plain) and bool(longest["drafter"]):
+    if len(plain):
         tiles.insert(0, (f"{plain.iloc[0]['config']}, send 2", number(plain.iloc[0]["cached_tokens"]), of))
     return (*tiles, *found.tiles)
 
@@ -285,25 +282,3 @@ def _version(run: Mapping[str, Any]) -> str | None:
     engine = run.get("engine")
     version = engine.get("version") if isinstance(engine, Mapping) else None
     return str(version) if version else None
-
-
-def number(value: Any) -> str:
-    """``6,336``; an em dash where there is no value."""
-    if value is None or pd.isna(value):
-        return "—"
-    return f"{value:,.0f}" if float(value).is_integer() or abs(float(value)) >= 100 else f"{float(value):,.1f}"
-
-
-def count(value: int, noun: str) -> str:
-    """``1 request``, ``2 requests``."""
-    return f"{value:,} {noun}{'' if value == 1 else 's'}"
-
-
-def wilson(successes: int, total: int, z: float = 1.96) -> tuple[float, float]:
-    """The 95 % score interval of a share: 19 of 20 is 0.76 to 0.99, and 20 of 20 is not certainty."""
-    if not total:
-        return 0.0, 1.0
-    share, weight = successes / total, z * z / total
-    half = z * math.sqrt(share * (1 - share) / total + weight / (4 * total))
-    low, high = ((share + weight / 2 + sign * half) / (1 + weight) for sign in (-1, 1))
-    return max(low, 0.0), min(high, 1.0)

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from data.make_run import make_run
 
-from prefixscope import frames, redact, verdict
+from prefixscope import frames, quantities, redact, verdict
 from prefixscope.errors import ReportError
 from prefixscope.report import render_html, render_report, script_json
 from prefixscope.setting import Setting
@@ -159,9 +159,9 @@ def test_nothing_sent_twice_is_inconclusive(tmp_path: Path) -> None:
 
 def test_share_interval_is_not_certainty() -> None:
     """19 of 20 is between 76 % and 99 %, and 20 of 20 does not start at 100 %."""
-    assert tuple(round(bound, 2) for bound in verdict.wilson(19, 20)) == (0.76, 0.99)
-    assert verdict.wilson(20, 20)[0] < 0.9
-    assert verdict.wilson(0, 0) == (0.0, 1.0)
+    assert tuple(round(bound, 2) for bound in quantities.wilson(19, 20)) == (0.76, 0.99)
+    assert quantities.wilson(20, 20)[0] < 0.9
+    assert quantities.wilson(0, 0) == (0.0, 1.0)
 
 
 def test_same_run_same_bytes(run: Path) -> None:

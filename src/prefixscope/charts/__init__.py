@@ -1,0 +1,26 @@
+"""One function per figure: summary frame → Altair chart whose title says what it shows.
+
+Every function returns None where its frame holds nothing to draw; the caller says what would fill the gap.
+Charts carry no colours of ink or paper: ``theme.vega_config`` gives them, light or dark.
+"""
+
+from __future__ import annotations
+
+from prefixscope.charts.clock import time_spent
+from prefixscope.charts.hits import hits_by_length, hits_by_send
+from prefixscope.charts.latency import first_token
+from prefixscope.charts.outputs import equality_matrix
+from prefixscope.charts.retention import cost_against_shortfall, hit_against_interval
+from prefixscope.charts.ruler import block_range, block_ruler
+
+__all__ = [
+    "block_range",
+    "block_ruler",
+    "cost_against_shortfall",
+    "equality_matrix",
+    "first_token",
+    "hit_against_interval",
+    "hits_by_length",
+    "hits_by_send",
+    "time_spent",
+]

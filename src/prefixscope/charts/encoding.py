@@ -1,0 +1,35 @@
+"""What every figure encodes with: inline data, axes that count, colours by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+WIDTH = 620
+"""Plot width in px where nobody asks for another; a report fits charts to its page."""
+
+
+def colour(field: str, colours: dict[str, str]) -> Any:
+    """The colour of each value of ``field``; no legend, since marks carry their names."""
+    return alt.Color(f"{field}:N", scale=alt.Scale(domain=list(colours), range=list(colours.values())), legend=None)
+
+
+def count_axis(ticks: int = 8) -> Any:
+    """An axis of whole numbers with thousands separators."""
+    return alt.Axis(format=",.6~r", tickCount=ticks)
+
+
+def inline(rows: list[dict[str, Any]]) -> Any:
+    """The rows as data inside the chart."""
+    return alt.InlineData(values=[{key: _plain(value) for key, value in row.items()} for row in rows])
+
+
+def _plain(value: Any) -> Any:
+    """JSON's own types: a NumPy scalar becomes Python's, a missing value null."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if value is None or pd.isna(value):
+        return None
+    return value.item() if hasattr(value, "item") else value

@@ -1,0 +1,34 @@
+"""What a figure's title is made of: lines that fit the page, names as people list them."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+
+
+def wrapped_title(text: str, subtitle: str = "") -> Any:
+    """A title whose lines fit the page, with a smaller one below it."""
+    lines = textwrap.wrap(text, 92) or [""]
+    return alt.TitleParams(text=lines, subtitle=textwrap.wrap(subtitle, 110) if subtitle else [])
+
+
+def listing(names: Sequence[str]) -> str:
+    """``MTP, no MTP and MTP + LoRA``."""
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + f" and {names[-1]}"
+
+
+def spans(names: Sequence[str], order: Sequence[str]) -> str:
+    """Neighbours in ``order`` as a span: ``64 to 1,024 and dense``."""
+    runs: list[list[str]] = []
+    for place, name in enumerate(order):
+        if name not in names:
+            continue
+        numeric = name[0].isdigit()
+        if runs and numeric and runs[-1][-1][0].isdigit() and order[place - 1] == runs[-1][-1]:
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    return listing([f"{run[0]} to {run[-1]}" if len(run) > 2 else " and ".join(run) for run in runs])

@@ -1,0 +1,40 @@
+"""Column tables of a run directory: the only place where DataFrames are built.
+
+Tidy frames hold one row per observation and keep failed ones; summary frames give medians with their range and
+count, never a bare mean. A value that no server reported stays ``<NA>``: it is not zero.
+"""
+
+from __future__ import annotations
+
+from prefixscope.frames.cache import blocks, group_label, groups, kept, lookups
+from prefixscope.frames.clock import servers, timeline
+from prefixscope.frames.export import frames_to_csv
+from prefixscope.frames.outputs import answers, comparisons, equality
+from prefixscope.frames.requests import repeats, send_label, sends, worst
+from prefixscope.frames.rows import load_run, read_rows, trace_headers
+from prefixscope.frames.summaries import agreement, hits, latency, sweep
+
+__all__ = [
+    "agreement",
+    "answers",
+    "blocks",
+    "comparisons",
+    "equality",
+    "frames_to_csv",
+    "group_label",
+    "groups",
+    "hits",
+    "kept",
+    "latency",
+    "load_run",
+    "lookups",
+    "read_rows",
+    "repeats",
+    "send_label",
+    "sends",
+    "servers",
+    "sweep",
+    "timeline",
+    "trace_headers",
+    "worst",
+]

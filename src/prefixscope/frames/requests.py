@@ -1,0 +1,126 @@
+"""Frames of the requests that were sent, and what each one says about reuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from prefixscope.frames.columns import BOOL, FLOAT, INT, TEXT, TIME, make_frame, whole
+from prefixscope.frames.rows import Rows, dict_in, of_kind, scheduler_block, setting_columns
+
+SEND_COLUMNS = {
+    "stage": TEXT, "series": TEXT, "cell": TEXT, "attempt": TEXT, "at": TIME, "setting": TEXT, "setting_id": TEXT,
+    "config": TEXT,
+    "drafter": BOOL, "lora": BOOL, "as_served": BOOL, "dtype": TEXT, "interval": TEXT, "interval_order": FLOAT,
+    "server": TEXT, "model": TEXT, "prompt": TEXT, "tokens": INT, "send": TEXT, "index": INT, "send_label": TEXT,
+    "request_id": TEXT, "status": TEXT, "error": TEXT, "prompt_tokens": INT, "cached_tokens": INT,
+    "shared_tokens": INT, "short_tokens": INT, "completion_tokens": INT, "first_token_ms": FLOAT,
+    "overlapped": BOOL, "metrics_queries": INT, "metrics_hits": INT, "metrics_agree": BOOL, "verdict": TEXT,
+}  # fmt: skip
+
+_WORST = ("none", "short", "not reported", "inconclusive", "cannot hit", "reuses")
+
+
+def sends(run_dir: Path) -> pd.DataFrame:
+    """One row per request sent by a measuring stage, failed ones included.
+
+    =================  ========  ========================================================================
+    column             dtype     meaning; when it is null
+    =================  ========  ========================================================================
+    setting, config    string    how the server was started; ``config`` adds the model where one served two
+    interval           string    retention interval as people read it; ``interval_order`` sorts it
+    tokens             Int64     prompt length asked for (of the first message, for a follow-up)
+    send, index        —         cold 1, repeat 2, 3 …, control, new_ending, follow_up
+    send_label         string    ``send 1 (cold)``, ``send 2``, ``different text`` …
+    prompt_tokens      Int64     as the server counted; null where it failed or said nothing
+    cached_tokens      Int64     the hit length; null where the server does not report it (not zero)
+    shared_tokens      Int64     exact common prefix with an earlier send; null where unknown
+    short_tokens       Int64     prompt tokens − cached tokens; null where either is
+    first_token_ms     float64   time to first token in ms; NaN where not measured
+    overlapped         boolean   another server was starting meanwhile, so the time is not comparable
+    metrics_agree      boolean   ``/metrics`` counted the same hit; null where it was not read
+    verdict            string    reuses · short · none · cannot hit · not reported · inconclusive; null for a
+                                 first send that hit nothing, which asks no question
+    =================  ========  ========================================================================
+    """
+    block = scheduler_block(run_dir)
+    out: Rows = []
+    for row in of_kind(run_dir, "send"):
+        prompt, metrics = dict_in(row, "prompt"), dict_in(row, "metrics")
+        send, index = str(row.get("send")), whole(row.get("index"))
+        total, cached = whole(row.get("prompt_tokens")), whole(row.get("cached_tokens"))
+        queries, hits = whole(metrics.get("queries")), whole(metrics.get("hits"))
+        found = {
+            **row,
+            **setting_columns(row),
+            "model": row.get("model") or None,
+            "prompt": prompt.get("name"),
+            "tokens": prompt.get("tokens") or total,
+            "send_label": send_label(send, index),
+            "short_tokens": total - cached if total is not None and cached is not None else None,
+            "metrics_queries": queries,
+            "metrics_hits": hits,
+            "metrics_agree": None if hits is None or cached is None else hits == cached,
+        }
+        found["verdict"] = _send_verdict(found, block)
+        out.append(found)
+    frame = make_frame(out, SEND_COLUMNS)
+    served = frame.groupby("setting_id")["model"].transform("nunique") if len(frame) else 0
+    names = frame["setting"] + " · " + frame["model"]
+    if len(frame):
+        frame["config"] = names.where((served > 1) & names.notna(), frame["setting"]).astype(TEXT)
+    return frame
+
+
+def current(frame: pd.DataFrame) -> pd.DataFrame:
+    """The sends that count: a failed one is history once the same cell was measured."""
+    done = frame.loc[frame["status"] != "failed", "cell"].dropna()
+    return frame[(frame["status"] != "failed") | ~frame["cell"].isin(done)]
+
+
+def repeats(sent: pd.DataFrame) -> dict[str, str]:
+    """Request id of each repeat → request id of the cold send it repeats: the last one of its series before it."""
+    cold: dict[Any, str] = {}
+    found: dict[str, str] = {}
+    for row in sent[sent["request_id"].notna()].itertuples():
+        if row.send == "cold":
+            cold[row.series] = str(row.request_id)
+        elif row.send == "repeat" and row.series in cold:
+            found[str(row.request_id)] = cold[row.series]
+    return found
+
+
+def send_label(send: str, index: int | None) -> str:
+    """What a reader calls one send."""
+    if send == "cold":
+        return "send 1 (cold)"
+    if send == "repeat":
+        return f"send {index}"
+    return {"control": "different text", "new_ending": "new ending", "follow_up": "follow-up turn"}.get(send, send)
+
+
+def worst(verdicts: Iterable[Any]) -> str | None:
+    """The verdict that describes a set of sends: one miss outweighs any number of hits."""
+    found = {str(value) for value in verdicts if not pd.isna(value)}
+    return next((name for name in _WORST if name in found), None)
+
+
+def _send_verdict(row: Mapping[str, Any], block: int | None) -> str | None:
+    if row.get("status") not in (None, "ok"):
+        return "inconclusive"
+    cached, total = whole(row.get("cached_tokens")), whole(row.get("prompt_tokens"))
+    if cached is None or total is None:
+        return "not reported"
+    if row.get("send") in ("cold", "control"):
+        # A first send under its own salt can hit nothing; if it does, the series proves nothing.
+        return "inconclusive" if cached else None
+    shared = whole(row.get("shared_tokens"))
+    reach = total if shared is None else min(shared, total)
+    # A full hit stops up to three scheduler blocks early: rounding down, and one drop in each kind of group.
+    allowance = 3 * block if block else max(192, reach // 20)
+    if not cached:
+        return "cannot hit" if reach <= (3 * block if block else 192) else "none"
+    return "reuses" if reach - cached <= allowance else "short"

@@ -1,0 +1,121 @@
+"""What lies in a run directory, read leniently: the manifest, raw rows, trace headers."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from prefixscope.frames.columns import whole
+from prefixscope.setting import Interval, interval_label
+
+Rows = list[dict[str, Any]]
+
+
+def load_run(run_dir: Path) -> dict[str, Any]:
+    """The manifest, or ``{}`` where there is none or it can't be parsed."""
+    try:
+        value = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def read_rows(run_dir: Path) -> tuple[Rows, list[str]]:
+    """Every raw row in file order, and one sentence per file that held something unreadable."""
+    rows: Rows = []
+    problems: list[str] = []
+    for path in sorted((run_dir / "raw").glob("*.jsonl")):
+        status = path.stat()
+        found, bad, unknown = _read_file(path, status.st_mtime_ns, status.st_size)
+        rows += found
+        if bad:
+            problems.append(f"raw/{path.name}: {bad} unreadable line{'s' * (bad != 1)} left out (an interrupted write)")
+        if unknown:
+            problems.append(f"raw/{path.name}: {unknown} row{'s' * (unknown != 1)} of an unknown schema left out")
+    return rows, problems
+
+
+@lru_cache(maxsize=16)
+def _read_file(path: Path, changed_ns: int, size: int) -> tuple[Rows, int, int]:
+    """Rows of one file, unreadable lines, rows of another schema; read once as long as the file stays as it is."""
+    rows: Rows = []
+    bad = unknown = 0
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                bad += 1
+                continue
+            if not isinstance(row, dict) or row.get("schema", 1) != 1:
+                unknown += 1
+                continue
+            rows.append({**row, "stage": row.get("stage") or path.stem})
+    return rows, bad, unknown
+
+
+def of_kind(run_dir: Path, kind: str) -> Rows:
+    """Every raw row of one kind, in file order."""
+    return [row for row in read_rows(run_dir)[0] if row.get("kind") == kind]
+
+
+def trace_headers(run_dir: Path) -> Rows:
+    """The header event of every traced engine: its groups, blocks, interval. Nothing else of the trace is read."""
+    found: Rows = []
+    for path in sorted((run_dir / "trace").glob("*.jsonl")):
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            try:
+                event = json.loads(next(lines, ""))
+            except ValueError:
+                continue
+        if isinstance(event, dict) and event.get("event") == "header":
+            found.append(event)
+    return found
+
+
+def scheduler_block(run_dir: Path) -> int | None:
+    """The block that hits are rounded down to, from the trace or the run's facts; None where neither knows it."""
+    for header in trace_headers(run_dir):
+        value = whole(header.get("scheduler_block"))
+        if value:
+            return value
+    for fact in dicts_in(load_run(run_dir), "facts"):
+        name = str(fact.get("name", "")).lower().replace("_", " ")
+        value = whole(fact.get("value"))
+        if "scheduler block" in name and value:
+            return value
+    return None
+
+
+def setting_columns(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns that say how the server of this row was started."""
+    setting = dict_in(row, "setting")
+    interval: Interval = setting.get("interval")
+    order = -1.0 if interval is None else float(interval) if isinstance(interval, int) else math.inf
+    picked = {key: setting.get(key) for key in ("drafter", "lora", "as_served", "dtype")}
+    label = setting.get("label") or "unnamed"
+    return {
+        **picked,
+        "setting": label,
+        "setting_id": setting.get("id") or label,
+        "interval": interval_label(interval),
+        "interval_order": order,
+    }
+
+
+def dict_in(row: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The mapping under that name; empty where there is none."""
+    value = row.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def dicts_in(run: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """The mappings in the list under that name; empty where there is none."""
+    value = run.get(name)
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

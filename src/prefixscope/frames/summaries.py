@@ -1,0 +1,163 @@
+"""Summary frames of requests: medians with their range and count, never a bare mean."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from prefixscope.frames.columns import FLOAT, INT, TEXT, make_frame, median, whole
+from prefixscope.frames.requests import SEND_COLUMNS, current, worst
+from prefixscope.frames.rows import Rows
+
+_SEND_RANK = {"cold": 0, "repeat": 1, "control": 2, "new_ending": 3, "follow_up": 4}
+
+
+def hits(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row per configuration × prompt length × send: hit length as median, range and count.
+
+    ``rows`` counts all sends, ``count`` those with a reported hit length; ``cached_tokens``, ``cached_min`` and
+    ``cached_max`` are null where none was. ``verdict`` is the worst of the sends behind the row.
+    """
+    keys = [
+        "config",
+        "setting",
+        "setting_id",
+        "drafter",
+        "lora",
+        "as_served",
+        "interval",
+        "interval_order",
+        "model",
+        "tokens",
+        "send",
+        "index",
+        "send_label",
+    ]
+    out: Rows = []
+    for values, part in current(frame).groupby(keys, dropna=False, sort=False):
+        cached = part["cached_tokens"].dropna()
+        total = part["prompt_tokens"].dropna()
+        short = part["short_tokens"].dropna()
+        out.append(
+            {
+                **dict(zip(keys, values, strict=True)),
+                "rows": len(part),
+                "failed": int((part["status"] == "failed").sum()),
+                "count": len(cached),
+                "prompt_tokens": median(total),
+                "cached_tokens": median(cached),
+                "cached_min": whole(cached.min()) if len(cached) else None,
+                "cached_max": whole(cached.max()) if len(cached) else None,
+                "short_tokens": median(short),
+                "verdict": worst(part["verdict"]),
+            }
+        )
+    columns = {key: SEND_COLUMNS[key] for key in keys}
+    columns |= dict.fromkeys(
+        ("rows", "failed", "count", "prompt_tokens", "cached_tokens", "cached_min", "cached_max", "short_tokens"), INT
+    )
+    result = make_frame(out, {**columns, "verdict": TEXT})
+    result["rank"] = result["send"].map(_SEND_RANK).fillna(9)
+    order = ["as_served", "drafter", "lora", "interval_order", "config", "tokens", "rank", "index"]
+    return result.sort_values(order, kind="stable").drop(columns="rank").reset_index(drop=True)
+
+
+def latency(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row per configuration × prompt length × send: time to first token in ms as median, range and count.
+
+    Sends that shared the machine with a starting server are left out.
+    """
+    out: Rows = []
+    measured = frame[frame["first_token_ms"].notna() & frame["send"].isin(["cold", "repeat"])]
+    measured = measured[~measured["overlapped"].fillna(False)]
+    keys = ["config", "drafter", "lora", "interval_order", "tokens", "send_label", "index"]
+    for values, part in measured.groupby(keys, dropna=False, sort=False):
+        times = part["first_token_ms"]
+        out.append(
+            {
+                **dict(zip(keys, values, strict=True)),
+                "count": len(times),
+                "median_ms": times.median(),
+                "min_ms": times.min(),
+                "max_ms": times.max(),
+                "cached_tokens": median(part["cached_tokens"].dropna()),
+            }
+        )
+    columns = {key: SEND_COLUMNS[key] for key in keys} | {"count": INT, "cached_tokens": INT}
+    result = make_frame(out, columns | dict.fromkeys(("median_ms", "min_ms", "max_ms"), FLOAT))
+    return result.sort_values(
+        ["drafter", "lora", "interval_order", "config", "tokens", "index"], kind="stable"
+    ).reset_index(drop=True)
+
+
+def sweep(frame: pd.DataFrame, stored: pd.DataFrame) -> pd.DataFrame:
+    """One row per retention interval × prompt length of the swept family of settings.
+
+    The family is the one the sweep stage restarted its server in; a cell measured once by another stage counts too.
+    ``hit_2`` and ``hit_3`` are the median hits of sends 2 and 3, ``first_2_ms`` the time to first token of send 2,
+    ``blocks``/``bytes`` what one prompt left in the cache over all groups; each null where not measured.
+    """
+    swept = frame[frame["stage"] == "sweep"]
+    out: Rows = []
+    if len(swept):
+        family = ["drafter", "lora", "dtype", "model"]
+        first = swept[family].value_counts(dropna=False, sort=True).index[0]
+        pick = pd.Series(True, index=frame.index)
+        for column, value in zip(family, first, strict=True):
+            pick &= frame[column].isna() if pd.isna(value) else frame[column].eq(value).fillna(False)
+        pick &= frame["tokens"].isin(swept["tokens"].dropna())
+        for (interval, order, tokens), part in current(frame[pick]).groupby(
+            ["interval", "interval_order", "tokens"], sort=False
+        ):
+            second, third = (part[(part["send"] == "repeat") & (part["index"] == k)] for k in (2, 3))
+            cell = stored[stored["series"].isin(part["series"])].drop_duplicates(["series", "gid"])
+            series = max(cell["series"].nunique(), 1)
+            if order < 0 and cell["resolved"].notna().any():
+                # The engine said what its default is, so it takes its place among the others.
+                known = cell["resolved"].dropna().iloc[0]
+                order = math.inf if known == "dense" else float(str(known).replace(",", ""))
+                interval = f"{known} (default)"
+            out.append(
+                {
+                    "config": part["config"].iloc[0],
+                    "interval": interval,
+                    "interval_order": order,
+                    "tokens": tokens,
+                    "hit_2": median(second["cached_tokens"].dropna()),
+                    "hit_3": median(third["cached_tokens"].dropna()),
+                    "short_2": median(second["short_tokens"].dropna()),
+                    "first_2_ms": second["first_token_ms"].median(),
+                    "failed": int((part["status"] == "failed").sum()),
+                    "blocks": whole(cell["blocks"].sum() / series) if len(cell) else None,
+                    "bytes": whole(cell["bytes"].sum() / series) if len(cell) and cell["bytes"].notna().all() else None,
+                }
+            )
+    columns = {
+        "config": TEXT,
+        "interval": TEXT,
+        "interval_order": FLOAT,
+        "tokens": INT,
+        "hit_2": INT,
+        "hit_3": INT,
+        "short_2": INT,
+    }
+    columns |= {"first_2_ms": FLOAT, "failed": INT, "blocks": INT, "bytes": INT}
+    return make_frame(out, columns).sort_values(["interval_order", "tokens"], kind="stable").reset_index(drop=True)
+
+
+def agreement(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row per configuration: in how many sends ``/metrics`` counted the same hit as ``usage``."""
+    out: Rows = []
+    for config, part in frame[frame["status"] == "ok"].groupby("config", sort=False):
+        known = part["metrics_agree"].dropna()
+        out.append(
+            {
+                "config": config,
+                "sends": len(part),
+                "compared": len(known),
+                "agree": int(known.sum()),
+                "disagree": int((~known).sum()),
+            }
+        )
+    return make_frame(out, {"config": TEXT} | dict.fromkeys(("sends", "compared", "agree", "disagree"), INT))

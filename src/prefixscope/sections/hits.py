@@ -1,0 +1,97 @@
+"""Hit lengths: does a repeat reuse its prefix, and from which prompt length on does it not?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from prefixscope import charts
+from prefixscope.material import Material
+from prefixscope.quantities import count, number
+from prefixscope.sections.section import Figure, Section, Table, empty, figures
+
+
+def configurations(material: Material) -> list[str]:
+    """The configurations that figures compare: those of the baseline, without the swept ones."""
+    base = material.sent[material.sent["stage"] != "sweep"]
+    found = set(base["config"].dropna())
+    return [name for name in material.hits["config"].drop_duplicates() if name in found][:8]
+
+
+def headline_figure(material: Material) -> Figure | None:
+    """The one figure that shows the verdict: without the drafter, with it, with the remedy."""
+    second = material.hits[(material.hits["send"] == "repeat") & (material.hits["index"] == 2)]
+    if not len(second):
+        return None
+    plain = second.loc[~second["drafter"].fillna(True) & ~second["as_served"].fillna(False), "config"].head(1).tolist()
+    names = [*plain, material.verdict.config, material.verdict.remedy_config]
+    chart = charts.hits_by_send(material.hits, configs=[name for name in dict.fromkeys(names) if name])
+    return None if chart is None else Figure(id="verdict", chart=chart)
+
+
+def hit_lengths(material: Material) -> Section:
+    table = material.hits
+    title, section_id = "Hit lengths", "hits"
+    if not len(table):
+        return empty(material, section_id, title, "No request has been measured yet.", "baseline")
+    names = configurations(material)
+    figure = charts.hits_by_length(table, configs=names)
+    doubtful = material.sent["metrics_agree"].dropna()
+    after = [
+        "A point on the dashed line reuses every token. One or two scheduler blocks below it is as good as it gets: "
+        "vLLM rounds hits down to whole blocks and, with speculative decoding, gives up the last one.",
+        "A point on the floor is a prefix that is computed again in full. If send 2 is on the floor and send 3 is not, "
+        "only the third visitor of a prompt profits from the cache.",
+    ]
+    if len(doubtful):
+        wrong = int((~doubtful).sum())
+        after.append(
+            f"The server's own counters (/metrics) gave the same hit length in {len(doubtful) - wrong:,} of "
+            f"{len(doubtful):,} requests"
+            + (f"; the {count(wrong, 'other')} should be read with care." if wrong else ".")
+        )
+    return Section(
+        id=section_id,
+        title=title,
+        before=(
+            "Each prompt was sent under a salt of its own, so its first send is provably cold. Look for the prompt "
+            "length from which the second send stops following the dashed line.",
+        ),
+        figures=figures(section_id, figure),
+        after=tuple(after),
+        tables=(_hit_table(table[table["config"].isin(names)] if names else table),),
+    )
+
+
+def _hit_table(table: pd.DataFrame) -> Table:
+    sends = ["send 1 (cold)", "send 2", "send 3", "different text", "new ending", "follow-up turn"]
+    present = [name for name in sends if name in set(table["send_label"])]
+    rows = []
+    for (config, tokens), part in table.groupby(["config", "tokens"], sort=False, dropna=False):
+        cells = []
+        for name in present:
+            cell = part[part["send_label"] == name]
+            cells.append(_hit_cell(cell.iloc[0]) if len(cell) else "")
+        second = part[part["send_label"] == "send 2"]
+        short = number(second.iloc[0]["short_tokens"]) if len(second) else "—"
+        found = second.iloc[0]["verdict"] if len(second) else pd.NA
+        rows.append((str(config), number(tokens), *cells, short, "—" if pd.isna(found) else str(found)))
+    columns = ("configuration", "prompt tokens", *present, "short at send 2", "verdict")
+    return Table(
+        caption="Cached tokens by send. “Short” is prompt tokens minus cached tokens; a dash was not reported.",
+        columns=columns,
+        rows=tuple(rows),
+        numeric=frozenset(columns[1:-1]),
+    )
+
+
+def _hit_cell(row: Any) -> str:
+    if row["failed"] and not row["count"]:
+        return "failed"
+    if pd.isna(row["cached_tokens"]):
+        return "—"
+    if row["cached_min"] != row["cached_max"]:
+        span = f"{number(row['cached_min'])}–{number(row['cached_max'])}"
+        return f"{number(row['cached_tokens'])} ({span}, n = {row['count']})"
+    return number(row["cached_tokens"])

@@ -1,0 +1,59 @@
+"""Time to first token: what a hit is worth to the person who waits."""
+
+from __future__ import annotations
+
+from prefixscope import charts
+from prefixscope.material import Material
+from prefixscope.quantities import number
+from prefixscope.sections.hits import configurations
+from prefixscope.sections.section import Section, Table, empty, figures, milliseconds
+
+
+def first_token(material: Material) -> Section:
+    title, section_id = "Time to first token", "latency"
+    table = material.latency
+    if not len(table):
+        return empty(material, section_id, title, "No latency has been measured yet.", "baseline")
+    names = configurations(material)
+    chart = charts.first_token(table, configs=names)
+    rows = tuple(
+        (
+            str(row.config),
+            number(row.tokens),
+            str(row.send_label),
+            number(row.cached_tokens),
+            *map(milliseconds, (row.median_ms, row.min_ms, row.max_ms)),
+            number(row.rows),
+        )
+        for row in table[table["config"].isin(names)].rename(columns={"count": "rows"}).itertuples()
+    )
+    columns = (
+        "configuration",
+        "prompt tokens",
+        "send",
+        "cached tokens",
+        "median, ms",
+        "lowest, ms",
+        "highest, ms",
+        "sends",
+    )
+    return Section(
+        id=section_id,
+        title=title,
+        before=(
+            "What a hit is worth to the person who waits. Compare a configuration's coloured points with its grey one.",
+        ),
+        figures=figures(section_id, chart),
+        after=(
+            "Believe differences that are larger than the range of equal sends. The first request of each server and "
+            "adapter pays for warming up; it was sent and discarded.",
+        ),
+        tables=(
+            Table(
+                caption="Time to first token, median and range.",
+                columns=columns,
+                rows=rows,
+                numeric=frozenset(columns[1:2] + columns[3:]),
+            ),
+        ),
+    )

@@ -1,0 +1,82 @@
+"""The run's own record: where its time went, and what makes its numbers less than certain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from prefixscope import charts, redact
+from prefixscope.material import Material
+from prefixscope.quantities import count, number
+from prefixscope.sections.section import Section, Table, command, empty, figures
+
+
+def time_spent(material: Material) -> Section:
+    title, section_id = "Where the time went", "time"
+    chart = charts.time_spent(material.timeline)
+    if chart is None:
+        return empty(material, section_id, title, "No stage has run yet.", None)
+    totals: dict[tuple[str, str], list[float]] = {}
+    for item in material.run.get("time", []):
+        if isinstance(item, Mapping) and isinstance(item.get("seconds"), (int, float)):
+            key = redact.clean(item.get("stage", "")), redact.clean(item.get("what", ""))
+            totals.setdefault(key, []).append(float(item["seconds"]))
+    rows = tuple((*key, number(len(spent)), f"{sum(spent):,.1f}") for key, spent in totals.items())
+    return Section(
+        id=section_id,
+        title=title,
+        before=(
+            "What each stage took, and when each server was starting or serving. A server may start behind other work.",
+        ),
+        figures=figures(section_id, chart),
+        tables=(
+            Table(
+                caption="Seconds by stage.",
+                columns=("stage", "what", "times", "seconds"),
+                rows=rows,
+                numeric=frozenset({"times", "seconds"}),
+            ),
+        )
+        if rows
+        else (),
+    )
+
+
+def warnings(material: Material) -> Section:
+    found = [item for item in material.run.get("warnings", []) if isinstance(item, Mapping)]
+    rows = [tuple(redact.clean(item.get(key) or "") for key in ("stage", "code", "detail", "remedy")) for item in found]
+    version = material.run.get("schema_version", 1)
+    if version != 1:
+        rows.append(
+            (
+                "",
+                "other-schema",
+                f"The run's schema is {redact.clean(version)}, this report reads 1.",
+                "pip install --upgrade prefixscope",
+            )
+        )
+    rows += [
+        ("", "unreadable-rows", problem, "nothing to do: everything else was read") for problem in material.problems
+    ]
+    failed = material.sent[material.sent["status"] == "failed"]
+    for (stage, error), part in failed.groupby(["stage", "error"], dropna=False, sort=False):
+        rows.append(
+            (
+                str(stage),
+                "failed-requests",
+                f"{count(len(part), 'request')} failed: {redact.clean(error)}",
+                command(str(stage)),
+            )
+        )
+    for name, stage in (material.run.get("stages") or {}).items():
+        if isinstance(stage, Mapping) and stage.get("status") in ("failed", "partial", "interrupted"):
+            why = redact.clean(stage.get("error") or stage.get("note") or "no reason was recorded")
+            rows.append((redact.clean(name), f"stage-{stage['status']}", why, command(redact.clean(name))))
+    columns = ("stage", "code", "what happened", "what to do")
+    if not rows:
+        return Section(id="warnings", title="Warnings", before=("Nothing doubtful was seen.",))
+    return Section(
+        id="warnings",
+        title="Warnings",
+        before=("What makes a number above less than certain, and what to do about it.",),
+        tables=(Table(caption=f"{count(len(rows), 'warning')}.", columns=columns, rows=tuple(dict.fromkeys(rows))),),
+    )

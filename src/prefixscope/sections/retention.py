@@ -1,0 +1,106 @@
+"""The retention sweep: what each interval brings back, and what it keeps in the cache."""
+
+from __future__ import annotations
+
+from prefixscope import charts
+from prefixscope.material import Material
+from prefixscope.quantities import number
+from prefixscope.sections.section import Section, Table, empty, figures, mebibytes, milliseconds
+
+
+def sweep(material: Material) -> Section:
+    title, section_id = "Retention sweep", "sweep"
+    table = material.sweep
+    if not len(table):
+        return empty(material, section_id, title, "No retention interval has been swept yet.", "sweep")
+    chart = charts.hit_against_interval(table)
+    rows = tuple(
+        (
+            str(row.interval),
+            number(row.tokens),
+            *map(number, (row.hit_2, row.hit_3, row.short_2)),
+            milliseconds(row.first_2_ms),
+            number(row.blocks),
+            mebibytes(row.bytes),
+            "failed" if row.failed else "",
+        )
+        for row in table.itertuples()
+    )
+    columns = (
+        "interval",
+        "prompt tokens",
+        "hit, send 2",
+        "hit, send 3",
+        "short at send 2",
+        "first token, send 2, ms",
+        "blocks kept",
+        "MiB kept",
+        "note",
+    )
+    return Section(
+        id=section_id,
+        title=title,
+        before=(
+            "The server was restarted for each --prefix-cache-retention-interval. Look for the intervals at which the "
+            "lines of your own prompt lengths leave the floor.",
+        ),
+        figures=figures(section_id, chart),
+        after=(
+            "Choose among the intervals that lift every length you serve. A coarse interval can lift long prompts and "
+            "leave short ones on the floor; the next section says what each one keeps.",
+        ),
+        tables=(
+            Table(
+                caption="One row per interval and prompt length.",
+                columns=columns,
+                rows=rows,
+                numeric=frozenset(columns[1:-1]),
+            ),
+        ),
+    )
+
+
+def cost(material: Material) -> Section:
+    title, section_id = "What it costs", "cost"
+    chart = charts.cost_against_shortfall(material.sweep)
+    if chart is None:
+        return empty(material, section_id, title, "Blocks kept are counted by the sweep, on a traced engine.", "sweep")
+    stored = material.kept
+    tokens = stored["tokens"].max()
+    kept = stored[stored["tokens"] == tokens].drop_duplicates(["series", "gid"])
+    named = kept["interval"].where(kept["interval"] != "default", kept["resolved"].fillna("release's") + " (default)")
+    kinds = kept.assign(interval=named).groupby(["interval", "interval_order", "group_kind", "block_size"], sort=False)
+    rows = tuple(
+        (
+            str(interval),
+            str(kind),
+            number(len(part)),
+            number(size),
+            number(part["blocks"].sum()),
+            mebibytes(part["bytes"].sum() if part["bytes"].notna().all() else None),
+        )
+        for (interval, _, kind, size), part in sorted(kinds, key=lambda item: item[0][1])
+    )
+    columns = ("interval", "group kind", "groups", "block, tokens", "blocks kept", "MiB kept")
+    return Section(
+        id=section_id,
+        title=title,
+        before=(
+            f"What one prompt of {number(tokens)} tokens leaves in the cache, against what its second send still "
+            "has to compute.",
+        ),
+        figures=figures(section_id, chart),
+        after=(
+            "Kept blocks are evictable: they take nothing from running requests. But on a small cache they push out "
+            "other prompts, and an interval that fixes the resend can lower the hit rate of mixed traffic. This figure "
+            "is unpressured: one prompt in an otherwise idle cache.",
+        ),
+        tables=(
+            Table(
+                caption=f"Blocks kept after one send of {number(tokens)} tokens, by kind of group.",
+                columns=columns,
+                rows=rows,
+                numeric=frozenset(columns[2:]),
+            ),
+        ),
+    )

@@ -1,0 +1,93 @@
+"""What a section is: words, figures and tables, or what is missing and the command that fills it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from prefixscope import redact
+from prefixscope.material import Material
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A chart with the words around it; ``chart`` is an Altair chart."""
+
+    id: str
+    chart: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Text cells under text headings; ``numeric`` names the columns that align right."""
+
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numeric: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """One question of the report.
+
+    ``findings`` are (about what, what was found); ``missing`` says what would fill the section, ``command`` how.
+    """
+
+    id: str
+    title: str
+    before: tuple[str, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    findings: tuple[tuple[str, str], ...] = ()
+    after: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
+    missing: str = ""
+    command: str = ""
+
+
+def figures(section_id: str, chart: Any) -> tuple[Figure, ...]:
+    """The section's one figure; none where there was nothing to draw."""
+    return () if chart is None else (Figure(id=section_id, chart=chart),)
+
+
+def command(stage: str | None) -> str:
+    """The command that fills a stage of this run; RUN stands for its directory."""
+    return "prefixscope run -o RUN --resume" + (f" --only {stage}" if stage else "")
+
+
+def empty(material: Material, section_id: str, title: str, missing: str, stage: str | None) -> Section:
+    """A section without data: why, and the command that fills it."""
+    entry = (material.run.get("stages") or {}).get(stage)
+    entry = entry if isinstance(entry, Mapping) else {}
+    why = redact.clean(entry.get("note") or entry.get("error") or "").strip()
+    if why:
+        missing = f"{missing} {why[:1].upper()}{sentence(why)[1:]}"
+    fill = command(stage)
+    if entry.get("status") == "skipped":
+        # The stage can't run on this target at all; its warning says on which it can.
+        warned = [
+            item
+            for item in material.run.get("warnings", [])
+            if isinstance(item, Mapping) and item.get("stage") == stage
+        ]
+        fill = next((redact.clean(item["remedy"]) for item in warned if item.get("remedy")), fill)
+    return Section(id=section_id, title=title, missing=missing, command=fill)
+
+
+def sentence(value: Any) -> str:
+    """The text, fit to leave the run directory, with a full stop."""
+    text = redact.clean(value).strip() if value else ""
+    return text if not text or text[-1] in ".!?" else text + "."
+
+
+def milliseconds(value: Any) -> str:
+    """``1,234``; an em dash where nothing was measured."""
+    return "—" if pd.isna(value) else f"{value:,.0f}"
+
+
+def mebibytes(value: Any) -> str:
+    """Bytes as ``12.3`` MiB; an em dash where they are not known."""
+    return "—" if value is None or pd.isna(value) else f"{value / 2**20:,.1f}"
