@@ -1,0 +1,70 @@
+"""One lookup with what surrounds it, and what a rule says about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from prefixscope.diagnosis.evidence import evidence, groups_text
+from prefixscope.trace import GroupView, Header, Lookup, Stored, Trace, intersect
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One named cause.
+
+    ``cause`` is one of the codes in the module's table; ``sentence`` says it with this lookup's numbers; ``evidence``
+    is what was recorded; ``remedy`` the flag or release that changes it; ``price`` what the remedy costs, measured
+    where the trace holds the alternatives, else saying that it was not.
+    """
+
+    cause: str
+    sentence: str
+    evidence: tuple[str, ...]
+    remedy: str
+    price: str
+
+
+class Case:
+    """One lookup with what surrounds it: the closest earlier request, and what that one left behind."""
+
+    def __init__(self, trace: Trace, lookup: Lookup, others: tuple[Trace, ...], repeat_of: Lookup | None) -> None:
+        self.trace, self.lookup, self.others, self.repeat_of = trace, lookup, others, repeat_of
+        self.header: Header = lookup.header
+        # By the engine's own id: ours may have been sent twice.
+        self.closest = trace.lookup(lookup.closest_engine_id) if lookup.closest_engine_id else None
+        self.stored: dict[int, Stored] = {}
+        if lookup.closest_engine_id:
+            self.stored = {one.group.gid: one for one in trace.stored(lookup.closest_engine_id)}
+        self.short = [view for view in lookup.groups if view.limiting and view.missing]
+
+    @property
+    def unit(self) -> int:
+        """Hits are multiples of so many tokens."""
+        return self.header.alignment or self.header.scheduler_block
+
+    @property
+    def repeats(self) -> bool:
+        """Whether an earlier request had this prompt in full, as far as whole hash blocks tell."""
+        return self.lookup.common_tokens + self.header.hash_block > self.lookup.tokens - 1
+
+    def once_held(self, view: GroupView) -> tuple[tuple[int, int], ...]:
+        """Missing blocks of a group that the closest earlier request had found cached or had stored."""
+        held: list[tuple[int, int]] = []
+        if self.closest is not None:
+            for one in self.closest.groups:
+                if one.group.gid == view.group.gid:
+                    held += one.cached
+        stored = self.stored.get(view.group.gid)
+        if stored is not None:
+            held += stored.kept
+        common = self.lookup.common_tokens // view.group.block_size
+        return intersect(intersect(view.missing, [(0, common)]), held)
+
+    def groups(self, gids: Iterable[int]) -> str:
+        """These groups, the way a sentence names them."""
+        return groups_text(self.lookup, gids)
+
+    def say(self, cause: str, sentence: str, remedy: str, price: str, *more: str) -> Diagnosis:
+        """The cause in words, with what was recorded of the lookup."""
+        return Diagnosis(cause, sentence, (*evidence(self.lookup), *more), remedy, price)

@@ -1,0 +1,59 @@
+"""What a lookup shows, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prefixscope.trace import GroupView, Lookup, ranges_text
+
+
+def evidence(lookup: Lookup) -> tuple[str, ...]:
+    """What was recorded of a lookup: one line for the engine, one per kind of group, one for what came before."""
+    header = lookup.header
+    lines = [
+        f"vLLM {header.version}, process {header.pid}: {lookup.tokens:,} tokens, hit {lookup.hit_tokens:,}; "
+        f"a cache that holds everything would give {tokens_text(lookup.reachable_tokens)}.",
+    ]
+    for view in lookup.groups:
+        if not view.known or (view.needed is None and not view.cached):
+            continue
+        same = [one.group.gid for one in lookup.groups if _like(one, view)]
+        if view.group.gid != same[0]:
+            continue
+        needed = "not asked" if view.needed is None else f"needed {ranges_text([view.needed])}"
+        end = f", missing {ranges_text(view.missing)}" if view.missing else ""
+        lines.append(f"{groups_text(lookup, same)}: cached {ranges_text(view.cached)}, {needed}{end}.")
+    if lookup.closest_id:
+        lines.append(
+            f"The closest earlier request, {lookup.closest_id}, shares the first {lookup.common_tokens:,} tokens."
+        )
+    return tuple(lines)
+
+
+def _like(one: GroupView, other: GroupView) -> bool:
+    return (one.group.kind, one.group.block_size, one.cached, one.needed, one.limiting) == (
+        other.group.kind,
+        other.group.block_size,
+        other.cached,
+        other.needed,
+        other.limiting,
+    )
+
+
+def groups_text(lookup: Lookup, gids: Iterable[int]) -> str:
+    """``5 sliding-window groups (16-token blocks)``, the way a sentence names them."""
+    views = [view for view in lookup.groups if view.group.gid in set(gids)]
+    kinds = {(view.group.kind, view.group.block_size) for view in views}
+    parts = []
+    for kind, size in sorted(kinds):
+        number = sum((view.group.kind, view.group.block_size) == (kind, size) for view in views)
+        word = {"sliding": "sliding-window", "full": "full-attention", "mamba": "Mamba", "chunked": "chunked"}.get(
+            kind, kind
+        )
+        parts.append(f"{number} {word} group{'s' if number != 1 else ''} ({size}-token blocks)")
+    return " and ".join(parts)
+
+
+def tokens_text(value: int | None) -> str:
+    """``6,336``; in words where it is not known."""
+    return "an unknown length" if value is None else f"{value:,}"

@@ -1,0 +1,118 @@
+"""Rules about what came before: nothing, something else, another engine, a reset, an eviction.
+
+Each rule gives a diagnosis, or None where it is not this cause.
+"""
+
+from __future__ import annotations
+
+from prefixscope.diagnosis.case import Case, Diagnosis
+from prefixscope.diagnosis.price import NO_PRICE
+from prefixscope.trace import Lookup, ranges_text
+
+
+def never_seen(case: Case) -> Diagnosis | None:
+    """Nothing earlier in this engine starts like this prompt."""
+    lookup = case.lookup
+    if lookup.closest_id is not None or lookup.hit_tokens:
+        return None
+    if case.repeat_of is not None:
+        return _not_the_same(case, case.repeat_of)
+    if any(view.cached for view in lookup.groups):
+        return None
+    # A first send and a repeat that went wrong look alike unless the caller says which one it should be.
+    alike = [one for one in case.trace.of_length(lookup.prompt_tokens) if one.t < lookup.t and _peer(case, one)]
+    doubt = ""
+    if alike:
+        doubt = (
+            f" If it was meant to repeat {alike[-1].request_id}, which had as many tokens, then "
+            f"{_difference(case, alike[-1])}"
+        )
+    return case.say(
+        "cold",
+        f"A first send: nothing that this engine has cached starts like this prompt of {lookup.tokens:,} tokens."
+        f"{doubt}",
+        "Send it again.",
+        "Nothing to pay.",
+    )
+
+
+def _not_the_same(case: Case, other: Lookup) -> Diagnosis:
+    if other.header.engine != case.header.engine:
+        return case.say(
+            "other_engine",
+            f"This engine (pid {case.header.pid}, rank {case.header.dp_rank}) never saw the prompt: "
+            f"{_difference(case, other)}",
+            "Route repeats to the rank that holds them, or test with one rank.",
+            "Nothing to pay but balance between the ranks.",
+        )
+    return case.say(
+        "prompts_differ",
+        f"Not one block is shared with {other.request_id}, which it should repeat: {_difference(case, other)}",
+        "Compare the two requests: a date in the chat template, the adapter, cache_salt.",
+        "Nothing to pay.",
+    )
+
+
+def _difference(case: Case, other: Lookup) -> str:
+    if other.header.engine != case.header.engine:
+        return (
+            f"{other.request_id} went to another engine (pid {other.header.pid}, rank {other.header.dp_rank}), and "
+            "each data-parallel rank has a prefix cache of its own."
+        )
+    return f"the prompts differ in their first {case.header.hash_block} tokens, the LoRA adapter or the cache salt."
+
+
+def _peer(case: Case, other: Lookup) -> bool:
+    """Whether the other lookup was in this engine, or in another rank of the same server."""
+    mine, theirs = case.header, other.header
+    if theirs.engine == mine.engine:
+        return other.engine_request_id != case.lookup.engine_request_id
+    return theirs.dp_rank != mine.dp_rank and (theirs.version, theirs.groups, theirs.interval) == (
+        mine.version,
+        mine.groups,
+        mine.interval,
+    )
+
+
+def cache_reset(case: Case) -> Diagnosis | None:
+    before = case.closest
+    if before is None or not case.short:
+        return None
+    resets = [
+        one
+        for one in case.trace.incidents
+        if one.kind == "reset" and one.engine == case.header.engine and before.t < one.t < case.lookup.t
+    ]
+    if not resets:
+        return None
+    return case.say(
+        "cache_reset",
+        f"The prefix cache was reset {case.lookup.t - resets[-1].t:.1f} s before this lookup, after request "
+        f"{before.request_id} had filled it.",
+        "Find what calls /reset_prefix_cache (weight updates, benchmarks).",
+        "Nothing to pay.",
+    )
+
+
+def evicted(case: Case) -> Diagnosis | None:
+    before = case.closest
+    gone = [(view, case.once_held(view)) for view in case.short]
+    gone = [(view, held) for view, held in gone if held]
+    if before is None or not gone:
+        return None
+    held = gone[0][1]
+    evicted = sum(
+        one.blocks
+        for one in case.trace.evictions
+        if one.engine == case.header.engine and before.t <= one.t <= case.lookup.t + 0.001
+    )
+    free, pool = case.lookup.free_blocks, case.header.pool_blocks
+    fullness = "" if free is None else f" {pool - free:,} of {pool:,} blocks were in use at the lookup."
+    return case.say(
+        "evicted",
+        f"Blocks {ranges_text(held)} of {case.groups([one.group.gid for one, _ in gone])} were cached when request "
+        f"{before.request_id} ended and are gone {case.lookup.t - before.t:.1f} s later: evicted.",
+        "Give the engine more KV cache (--gpu-memory-utilization, --kv-cache-dtype fp8), or keep fewer checkpoints.",
+        NO_PRICE,
+        f"{evicted:,} blocks were evicted in between.{fullness}",
+    )

@@ -1,0 +1,62 @@
+"""What a remedy costs: the blocks that one cold prompt keeps, under each setting that was traced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prefixscope.diagnosis.case import Case
+from prefixscope.trace import Header, Kept, Lookup, Trace
+
+NO_PRICE = "The price was not measured."
+
+
+def price(case: Case) -> str:
+    """Blocks and bytes that one cold prompt of this length keeps, under each setting that was traced."""
+    mine = _cold_kept(case.trace, case.lookup, case.header)
+    rows = [(header, kept) for header, kept in _alternatives(case) if header.interval != case.header.interval]
+    if mine is None:
+        return NO_PRICE
+    text = f"A cold prompt of {case.lookup.prompt_tokens:,} tokens keeps {_amount(mine)} at {_label(case.header)}"
+    if not rows:
+        return f"{text}; what the remedy keeps was not measured."
+    base = sum(one.blocks for one in mine)
+    parts = []
+    for header, kept in rows:
+        blocks = sum(one.blocks for one in kept)
+        factor = f", {blocks / base:.1f} times" if base else ""
+        parts.append(f"{_amount(kept)} at {_label(header)}{factor}")
+    return f"{text}; {'; '.join(parts)}. Extra blocks are evictable, and crowd out others when the cache is full."
+
+
+def _label(header: Header) -> str:
+    interval = f"{header.interval:,}" if isinstance(header.interval, int) else str(header.interval)
+    return f"interval {interval} (vLLM {header.version})"
+
+
+def _amount(kept: Iterable[Kept]) -> str:
+    rows = list(kept)
+    blocks = sum(one.blocks for one in rows)
+    if any(one.bytes is None for one in rows):
+        return f"{blocks:,} blocks"
+    return f"{blocks:,} blocks ({sum(one.bytes or 0 for one in rows) / 2**20:,.1f} MiB)"
+
+
+def _alternatives(case: Case) -> list[tuple[Header, tuple[Kept, ...]]]:
+    found: dict[tuple[object, str], tuple[Header, tuple[Kept, ...]]] = {}
+    for trace in (case.trace, *case.others):
+        for header in trace.headers:
+            if header.groups != case.header.groups or header.drop_groups != case.header.drop_groups:
+                continue
+            kept = _cold_kept(trace, case.lookup, header)
+            if kept is not None:
+                found.setdefault((header.interval, header.version), (header, kept))
+    return sorted(found.values(), key=lambda row: (str(row[0].version), sum(one.blocks for one in row[1])))
+
+
+def _cold_kept(trace: Trace, lookup: Lookup, header: Header) -> tuple[Kept, ...] | None:
+    for one in trace.of_length(lookup.prompt_tokens):
+        if one.header.engine == header.engine and not one.hit_tokens and not one.common_tokens:
+            kept = trace.kept(one.engine_request_id)
+            if kept:
+                return kept
+    return None

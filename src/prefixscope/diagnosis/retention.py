@@ -1,0 +1,159 @@
+"""Rules about what the engine keeps and what a hit needs: the drop, the windows, the interval, the shared part.
+
+Each rule gives a diagnosis, or None where it is not this cause.
+"""
+
+from __future__ import annotations
+
+from prefixscope.diagnosis.case import Case, Diagnosis
+from prefixscope.diagnosis.evidence import tokens_text
+from prefixscope.diagnosis.price import price
+from prefixscope.trace import GroupView, Header, ranges_text
+
+FIXED_IN = (0, 30)
+"""The first release whose store side aims at where a lookup lands after the drop."""
+
+_FIX = "vLLM 0.30.0 (vllm#53945, merged 8 September 2026)"
+
+
+def as_far_as_possible(case: Case) -> Diagnosis | None:
+    lookup = case.lookup
+    reachable = lookup.reachable_tokens
+    if reachable is None:
+        # Scanned in part: the ceiling was not asked for. A hit as long as the prompt allows needs no ceiling.
+        reachable = lookup.full_tokens
+    if lookup.hit_tokens < reachable:
+        return None
+    rest = lookup.tokens - lookup.hit_tokens
+    if lookup.hit_tokens >= lookup.full_tokens:
+        return case.say(
+            "full_hit",
+            f"All that a hit can cover is cached: {lookup.hit_tokens:,} of {lookup.tokens:,} tokens; the last {rest:,} "
+            f"are computed because hits end on multiples of {case.unit:,} and the last token is always computed.",
+            "Nothing to do.",
+            "Nothing to pay.",
+        )
+    lost = lookup.full_tokens - lookup.hit_tokens
+    names = case.groups(case.header.drop_groups)
+    method = case.header.spec_method or "speculative decoding"
+    return case.say(
+        "spec_drop",
+        f"Every block that the lookup asked for is cached; {method} gives up the last block in {names}, and rounding "
+        f"to {case.unit:,} tokens makes that {lost:,} tokens less than {lookup.full_tokens:,}: hit "
+        f"{lookup.hit_tokens:,}.",
+        "Nothing on this release: it is the price of speculative decoding. vLLM 0.33.0 looks one token ahead in the "
+        "block hashes and gives up nothing."
+        if _release(case.header) < (0, 33)
+        else "Without --disable-lookahead-block-hashes this release gives up nothing.",
+        f"{lost:,} tokens computed again on every hit.",
+    )
+
+
+def windows_dont_meet(case: Case) -> Diagnosis | None:
+    """The incident: what was kept and what is needed overlap or touch, and the rest was never kept."""
+    if not case.repeats or not case.short or not case.header.drop_groups:
+        return None
+    view = case.short[0]
+    stored = case.stored.get(view.group.gid)
+    if view.needed is None or stored is None or view.group.kind not in ("sliding", "mamba"):
+        return None
+    # Kept side by side with what is needed: it starts inside the needed range and reaches past it.
+    beside = [one for one in stored.kept if view.needed[0] < one[0] <= view.needed[1] <= one[1]]
+    if not beside or _interval_tokens(case.header) not in (0, None):
+        return None
+    aims = sorted({one // case.unit * case.unit for one in stored.boundaries})
+    aim = f" (it aims at {aims[-1]:,})" if aims else ""
+    candidate = case.lookup.candidate_tokens
+    outcome = (
+        "so the hit is 0" if not case.lookup.hit_tokens else f"so the hit falls back to {case.lookup.hit_tokens:,}"
+    )
+    return case.say(
+        "windows_dont_meet",
+        f"The {case.groups(case.lookup.limiting)} end the hit: a hit at {tokens_text(candidate)} needs blocks "
+        f"{ranges_text([view.needed])}, blocks {ranges_text(beside)} are stored, {ranges_text(view.missing)} were "
+        f"never kept, {outcome}. In vLLM {case.header.version} the store side keeps the blocks around the prompt's "
+        f"end{aim}, and the lookup lands one drop earlier.",
+        _make_them_meet(case),
+        price(case),
+    )
+
+
+def _make_them_meet(case: Case) -> str:
+    """The remedy where windows don't meet, as far as the engine's release has one."""
+    release, tokens = _release(case.header), _suggested(case)
+    if release < (0, 29):
+        return f"Unset VLLM_PREFIX_CACHE_RETENTION_INTERVAL, or set it to {tokens}, or move to {_FIX} or later."
+    if release >= FIXED_IN:
+        return f"Set --prefix-cache-retention-interval to {tokens}, and report it: {_FIX} was to end this."
+    return (
+        f"Set --prefix-cache-retention-interval to a multiple of {case.header.scheduler_block} ({tokens} here), "
+        f"or move to {_FIX} or later."
+    )
+
+
+def interval_too_long(case: Case) -> Diagnosis | None:
+    interval = _interval_tokens(case.header)
+    if not interval or not case.repeats or not case.short:
+        return None
+    view = case.short[0]
+    if view.group.kind not in ("sliding", "mamba") or view.group.gid not in case.stored:
+        return None
+    return case.say(
+        "interval_too_long",
+        f"The {case.groups(case.lookup.limiting)} end the hit at {case.lookup.hit_tokens:,}: a hit at "
+        f"{tokens_text(case.lookup.candidate_tokens)} needs blocks {_needed(view)}, "
+        f"and with one checkpoint every {interval:,} tokens {ranges_text(view.missing)} were never kept.",
+        f"Set --prefix-cache-retention-interval to a smaller multiple of {case.header.scheduler_block} "
+        f"({_suggested(case)} here).",
+        price(case),
+    )
+
+
+def shared_part(case: Case) -> Diagnosis | None:
+    lookup = case.lookup
+    if lookup.closest_id is None or case.repeats:
+        return None
+    common = lookup.common_tokens
+    first = f"token {common:,} to {common + case.header.hash_block:,}"
+    kept_back = [view for view in case.short if view.group.kind in ("sliding", "mamba")]
+    if kept_back:
+        view = kept_back[0]
+        return case.say(
+            "shared_part",
+            f"Request {lookup.closest_id} shares the first {common:,} tokens, and the {case.groups(lookup.limiting)} "
+            f"keep no checkpoint there: a hit at {tokens_text(lookup.candidate_tokens)} needs blocks "
+            f"{_needed(view)}, {ranges_text(view.missing)} were never kept.",
+            f"Send another prompt with the same part (vLLM then stores its end), or set "
+            f"--prefix-cache-retention-interval to {_suggested(case)}.",
+            price(case),
+        )
+    return case.say(
+        "prompts_differ",
+        f"The prompt is new from {first} on: the closest earlier request, {lookup.closest_id}, shares {common:,} "
+        f"tokens, of which {lookup.hit_tokens:,} hit.",
+        "Compare the two prompts there: a date, a template, a changed document.",
+        "Nothing to pay.",
+    )
+
+
+def _needed(view: GroupView) -> str:
+    return ranges_text([view.needed] if view.needed else [])
+
+
+def _interval_tokens(header: Header) -> int | None:
+    return header.interval if isinstance(header.interval, int) else None
+
+
+def _suggested(case: Case) -> int:
+    """A window's worth of tokens, in scheduler blocks: the checkpoints then lie where windows end."""
+    windows = [view.group.window for view in case.lookup.groups if view.group.window]
+    block = case.header.scheduler_block
+    return max(block, (max(windows) // block * block) if windows else block)
+
+
+def _release(header: Header) -> tuple[int, int]:
+    numbers = header.version.split("+")[0].split(".")
+    try:
+        return int(numbers[0]), int(numbers[1])
+    except (IndexError, ValueError):
+        return 0, 0
