@@ -57,10 +57,29 @@ def test_each_option_of_the_readme_exists(option: str) -> None:
 
 
 def test_each_module_is_in_the_layout() -> None:
-    """CONTRIBUTING draws every module of the package."""
-    for file in (ROOT / "src" / "prefixscope").glob("*.py"):
+    """CONTRIBUTING draws every module: the package's own, and on a line for each folder what is in it."""
+    package = ROOT / "src" / "prefixscope"
+    for file in package.glob("*.py"):
         if not file.stem.startswith("__"):
             assert re.search(rf"\b{file.stem}\b", CONTRIBUTING), file.name
+    for folder in sorted({init.parent for init in package.glob("*/__init__.py")}):
+        drawn = re.search(rf"^  {folder.name}/  +(\w+(?: \w+)*)$", CONTRIBUTING, re.MULTILINE)
+        assert drawn, folder.name
+        assert sorted(drawn[1].split()) == sorted({file.stem for file in folder.glob("*.py")} - {"__init__"})
+
+
+def test_left_never_imports_right() -> None:
+    """Within a folder of modules each imports only those that CONTRIBUTING draws to its left."""
+    for folder in ("inside", "trace", "diagnosis", "frames", "charts", "sections"):
+        drawn = re.search(rf"^  {folder}/  +(\w+(?: \w+)*)$", CONTRIBUTING, re.MULTILINE)
+        assert drawn, folder
+        order = drawn[1].split()
+        for name in order:
+            text = (ROOT / "src" / "prefixscope" / folder / f"{name}.py").read_text()
+            found = set(re.findall(rf"^from (?:prefixscope\.{folder}\.|\.)(\w+) import", text, re.MULTILINE))
+            for line in re.findall(rf"^from (?:prefixscope\.{folder}|\.) import (.+)$", text, re.MULTILINE):
+                found |= set(line.split(", "))
+            assert found <= set(order[: order.index(name)]), f"{folder}/{name}.py"
 
 
 def test_each_dependency_has_its_reason() -> None:
@@ -72,7 +91,8 @@ def test_each_dependency_has_its_reason() -> None:
 
 def test_the_package_never_imports_vllm() -> None:
     """Outside ``inside/`` no module imports vllm or torch."""
-    for file in (ROOT / "src" / "prefixscope").glob("*.py"):
+    package = ROOT / "src" / "prefixscope"
+    for file in set(package.rglob("*.py")) - set((package / "inside").glob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
