@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from prefixscope.diagnosis.case import Case
 from prefixscope.trace import Header, Kept, Lookup, Trace
 
+Alternative = tuple[Header, tuple[Kept, ...]]
 NO_PRICE = "The price was not measured."
 
 
@@ -21,16 +22,35 @@ def price(case: Case) -> str:
         return f"{text}; what the remedy keeps was not measured."
     base = sum(one.blocks for one in mine)
     parts = []
-    for header, kept in rows:
-        blocks = sum(one.blocks for one in kept)
+    for same in _equal_amounts(rows):
+        blocks = sum(one.blocks for one in same[0][1])
         factor = f", {blocks / base:.1f} times" if base else ""
-        parts.append(f"{_amount(kept)} at {_label(header)}{factor}")
+        parts.append(f"{_amount(same[0][1])} at {_labels([header for header, _ in same])}{factor}")
     return f"{text}; {'; '.join(parts)}. Extra blocks are evictable, and crowd out others when the cache is full."
 
 
+def _equal_amounts(rows: list[Alternative]) -> list[list[Alternative]]:
+    """The alternatives of one release that keep the same, together; the cheapest first."""
+    found: dict[tuple[str, str], list[Alternative]] = {}
+    for header, kept in rows:
+        found.setdefault((header.version, _amount(kept)), []).append((header, kept))
+    return list(found.values())
+
+
 def _label(header: Header) -> str:
-    interval = f"{header.interval:,}" if isinstance(header.interval, int) else str(header.interval)
-    return f"interval {interval} (vLLM {header.version})"
+    return f"interval {_interval(header)} (vLLM {header.version})"
+
+
+def _labels(headers: list[Header]) -> str:
+    ordered = sorted(headers, key=lambda h: h.interval if isinstance(h.interval, int) else float("inf"))
+    if len(ordered) == 1:
+        return _label(ordered[0])
+    names = [_interval(header) for header in ordered]
+    return f"intervals {', '.join(names[:-1])} and {names[-1]} (vLLM {ordered[0].version})"
+
+
+def _interval(header: Header) -> str:
+    return f"{header.interval:,}" if isinstance(header.interval, int) else str(header.interval)
 
 
 def _amount(kept: Iterable[Kept]) -> str:
@@ -41,8 +61,8 @@ def _amount(kept: Iterable[Kept]) -> str:
     return f"{blocks:,} blocks ({sum(one.bytes or 0 for one in rows) / 2**20:,.1f} MiB)"
 
 
-def _alternatives(case: Case) -> list[tuple[Header, tuple[Kept, ...]]]:
-    found: dict[tuple[object, str], tuple[Header, tuple[Kept, ...]]] = {}
+def _alternatives(case: Case) -> list[Alternative]:
+    found: dict[tuple[object, str], Alternative] = {}
     for trace in (case.trace, *case.others):
         for header in trace.headers:
             if header.groups != case.header.groups or header.drop_groups != case.header.drop_groups:

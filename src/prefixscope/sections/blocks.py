@@ -34,10 +34,11 @@ def block_trace(material: Material) -> Section:
         if not pd.isna(row.start)
     )
     columns = ("lookup", "group", "kind", "state", "blocks", "from token", "to token")
-    causes = tuple(
-        (label, " ".join(filter(None, map(sentence, (cause.sentence, cause.remedy, cause.price)))))
-        for label, cause in material.causes
-    )
+    causes, said = [], set()
+    for label, cause in material.causes:
+        help_text = tuple(filter(None, map(sentence, (cause.remedy, cause.price))))
+        causes.append((label, " ".join([sentence(cause.sentence), *([] if help_text in said else help_text)])))
+        said.add(help_text)
     return Section(
         id=section_id,
         title=title,
@@ -46,7 +47,7 @@ def block_trace(material: Material) -> Section:
             "stored when the lookup came and what it needed. Look for an outline that is not filled from end to end.",
         ),
         figures=figures(section_id, chart),
-        findings=causes,
+        findings=tuple(causes),
         after=(
             "One missing block is enough: a sliding-window group backs a hit only with its whole window, without gaps.",
         ),

@@ -91,6 +91,8 @@ def cost(material: Material) -> Section:
         ),
         figures=figures(section_id, chart),
         after=(
+            # The figure is about one length; the recommendation is about all of them.
+            *((f"{material.verdict.remedy} {material.verdict.price}",) if material.verdict.price else ()),
             "Kept blocks are evictable: they take nothing from running requests. But on a small cache they push out "
             "other prompts, and an interval that fixes the resend can lower the hit rate of mixed traffic. This figure "
             "is unpressured: one prompt in an otherwise idle cache.",
