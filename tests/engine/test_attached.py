@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Bench, prefixscope
+from bench import Bench, prefixscope
 
 from prefixscope import frames
 from prefixscope.metrics import counters

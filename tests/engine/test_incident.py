@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import Bench
+from bench import Bench
 
 from prefixscope import frames
 from prefixscope.diagnosis import explain

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from conftest import prefixscope
+from bench import prefixscope
 
 from prefixscope.engine import Engine
 from prefixscope.runs import Run

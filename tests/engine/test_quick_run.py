@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import QuickRun, prefixscope
+from bench import QuickRun, prefixscope
 
 from prefixscope import frames, notebooks, verdict
 from prefixscope.engine import Engine
