@@ -35,14 +35,19 @@ def _drawable(value: Any) -> Any:
     return [_drawable(item) for item in value] if isinstance(value, list) else value
 
 
+def _padded(chart: Any) -> dict[str, Any]:
+    # The reader's browser draws an SVG's text in a font of its own, wider than the one measured here at times.
+    return {**themed(chart), "padding": {"left": 18, "right": 30, "top": 5, "bottom": 5}}
+
+
 def to_svg(chart: Any) -> str:
-    """The chart as SVG text."""
-    return str(vl_convert.vegalite_to_svg(themed(chart)))
+    """The chart as SVG text, with room for a wider font."""
+    return str(vl_convert.vegalite_to_svg(_padded(chart)))
 
 
 def to_png(chart: Any, *, scale: float = 2) -> bytes:
     """The chart as PNG bytes, ``scale`` times its size in px."""
-    return bytes(vl_convert.vegalite_to_png(themed(chart), scale=scale))
+    return bytes(vl_convert.vegalite_to_png(_padded(chart), scale=scale))
 
 
 def mimebundle(chart: Any, *, scale: float = 2) -> tuple[Bundle, Bundle]:
