@@ -10,7 +10,7 @@ from bench import Bench
 
 from prefixscope import frames
 from prefixscope.diagnosis import explain
-from prefixscope.geometry import traced
+from prefixscope.geometry import default_header, traced
 from prefixscope.setting import Setting
 
 pytestmark = pytest.mark.engine
@@ -27,7 +27,8 @@ def full(tokens: int) -> int:
 def test_the_engine_groups_its_layers_as_the_incident_did(bench: Bench) -> None:
     """The embedded model gives five sliding-window groups and one full group with a scheduler block of 64 tokens."""
     bench.hits(Setting(), LENGTHS)
-    header = traced(bench.investigation.path).headers[0]
+    header = default_header(bench.investigation)
+    assert header is not None
     kinds = [(group.kind, group.block_size, group.window) for group in header.groups]
     assert sorted(kinds, key=str) == sorted([("sliding", 32, 1024)] * 5 + [("full", 64, None)], key=str)
     assert (header.version, header.scheduler_block, header.hash_block, header.interval) == ("0.29.0", 64, 32, 0)
