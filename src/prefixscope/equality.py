@@ -45,6 +45,9 @@ def run(
     The control (cold again, under another salt) is what any difference is held against: answers that differ between
     two cold sends can't be blamed on the cache.
     """
+    for name, value in (("documents", documents), ("tokens", tokens), ("answer_tokens", answer_tokens)):
+        if value < 1:
+            raise RunError(f"equality.{name}={value}: give a positive number", remedy=f"-p equality.{name}=10")
     with investigation.stage(
         "equality",
         documents=documents,
@@ -69,6 +72,11 @@ def run(
                 with investigation.server(setting, stage) as (client, server_id):
                     sender = Sender(investigation, stage, client, server_id, setting)
                     stage.progress.advance(START_S, steps=0)
+                    if sender.context is not None and tokens + answer_tokens >= sender.context:
+                        raise RunError(
+                            f"documents of {tokens:,} tokens do not fit the served context of {sender.context:,}",
+                            remedy=f"-p equality.tokens={max(1, sender.context // 2)}",
+                        )
                     ahead = sweep.first_unmeasured(investigation)
                     if ahead is not None:
                         # No latency is reported here, so the sweep's first server may start meanwhile.

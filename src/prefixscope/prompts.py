@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from prefixscope.errors import TargetError
 from prefixscope.setting import digest
 
 Message = dict[str, str]
@@ -19,6 +20,8 @@ Count = Callable[[Sequence[Message]], "tuple[int, ...] | None"]
 
 CHARS_PER_TOKEN = 4.0
 MAX_COUNTS = 40
+MAX_TOKENS = 4_000_000
+"""Beyond any context served; a typing error must not fill the memory with text."""
 
 _SUBJECTS = (
     "the scheduler|a worker|the cache|an operator|the router|this node|the drafter|a long request|the pool|the log"
@@ -98,6 +101,10 @@ def build(count: Count, tokens: int, seed: int, *, head: str = "", name: str = "
     from below is taken; ``Prompt.exact`` says so.
     """
     name = name or f"{tokens:,} tokens"
+    if tokens > MAX_TOKENS:
+        raise TargetError(
+            f"a prompt of {tokens:,} tokens is longer than any server takes", remedy="give a shorter length"
+        )
 
     def messages(chars: int) -> tuple[Message, ...]:
         return ({"role": "user", "content": head + text(seed, chars)},)

@@ -10,6 +10,7 @@ import pytest
 from stub import StubServer, default_answer, error
 
 from prefixscope import equality
+from prefixscope.errors import RunError
 from prefixscope.investigation import Investigation
 
 Attach = Callable[..., Investigation]
@@ -210,3 +211,12 @@ def test_an_attached_server_is_asked_as_it_is(attach: Attach, stub: StubServer) 
     stub.lora = None
     rows = compared(attach(), documents=1)
     assert {row["setting"]["label"] for row in rows} == {"as served"}
+
+
+@pytest.mark.parametrize(
+    "given", [{"documents": 0}, {"tokens": -1}, {"answer_tokens": 0}, {"tokens": 1_000_000_000}], ids=str
+)
+def test_sizes_that_make_no_sense_are_refused(attach: Callable[..., Investigation], given: dict[str, int]) -> None:
+    """No documents, none of a positive length, or longer than the context: refused with the value, nothing is sent."""
+    with pytest.raises(RunError, match=f"{next(iter(given.values())):,}"):
+        equality.run(attach(), **{"documents": 1, "tokens": 200, **given})

@@ -10,6 +10,7 @@ from stub import StubServer
 
 from prefixscope import prompts
 from prefixscope.client import Client
+from prefixscope.errors import TargetError
 from prefixscope.prompts import Count, Message, Prompt
 
 
@@ -178,3 +179,9 @@ def test_a_row_never_holds_the_text() -> None:
     prompt = prompts.build(byte_count(), 300, seed=1)
     assert set(prompt.to_json()) == {"name", "tokens", "seed", "digest"}
     assert isinstance(prompt, Prompt)
+
+
+def test_a_prompt_longer_than_any_server_takes_is_refused() -> None:
+    """A typing error in a length is an error, not gigabytes of text."""
+    with pytest.raises(TargetError, match="1,000,000,000"):
+        prompts.build(lambda messages: None, 1_000_000_000, 1)
