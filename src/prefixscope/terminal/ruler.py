@@ -9,7 +9,7 @@ from prefixscope.trace import GroupView, Lookup, Ranges, intersect, ranges_text
 
 STORED, BACKING, MISSING, NOTHING, UNKNOWN = "░", "█", "×", "·", "?"
 KEY = f"{BACKING} stored and needed  {STORED} stored, not needed  {MISSING} needed, missing  {NOTHING} neither"
-_RANGES = 4
+_RANGES, _SEEN, _AROUND_BLOCKS = 4, 50, 16
 
 
 def ruler(lookup: Lookup, *, width: int = 100, limit: int = 8) -> list[str]:
@@ -49,18 +49,25 @@ def fold(lookup: Lookup) -> list[list[GroupView]]:
 
 
 def part(lookup: Lookup) -> tuple[int, int]:
-    """The tokens between which the hit is decided: all up to the prompt's end from a little before the first block
-    that is needed or stored alone, without the prefix that leads there."""
+    """The tokens between which the hit is decided: from a little before the first block that is needed or stored
+    without the prefix that leads there, to the prompt's end; closer where what is needed would be too small to see."""
     high, starts = lookup.tokens, []
+    wanted: list[tuple[int, int]] = []
     for view in lookup.groups:
         size = view.group.block_size
-        ranges = [*view.cached, *view.missing, *([view.needed] if view.needed else [])]
-        high = max([high, *(stop * size for _, stop in ranges)])
-        starts += [start * size for start, _ in ranges if start > 0]
+        asked = [*view.missing, *([view.needed] if view.needed else [])]
+        high = max([high, *(stop * size for _, stop in (*view.cached, *asked))])
+        starts += [start * size for start, _ in (*view.cached, *asked) if start > 0]
+        wanted += [(start * size, stop * size) for start, stop in asked if start > 0]
     if not starts:
         return 0, high
     first = min(starts)
-    return max(first - max((high - first) // 8, 1), 0), high
+    low = max(first - max((high - first) // 8, 1), 0)
+    if not wanted or min(stop - start for start, stop in wanted) * _SEEN >= high - low:
+        return low, high
+    first, last = min(start for start, _ in wanted), max(stop for _, stop in wanted)
+    pad = max((last - first) // 4, _AROUND_BLOCKS * max(view.group.block_size for view in lookup.groups))
+    return max(first - pad, low), min(last + pad, high)
 
 
 def _bar(view: GroupView, low: int, high: int, cells: int) -> str:
@@ -78,6 +85,8 @@ def _bar(view: GroupView, low: int, high: int, cells: int) -> str:
 def _paint(bar: list[str], ranges: Iterable[Sequence[int]], mark: str, view: GroupView, low: int, high: int) -> None:
     size, per_token = view.group.block_size, len(bar) / max(high - low, 1)
     for start, stop in ranges:
+        if stop * size <= low or start * size >= high:
+            continue
         first = max(int((start * size - low) * per_token), 0)
         last = min(max(int((stop * size - low) * per_token), first + 1), len(bar))
         bar[first:last] = mark * max(last - first, 0)
