@@ -78,7 +78,7 @@ def test_one_missing_block_of_thousands_shows() -> None:
     drawn = ruler(replace(base, groups=tuple(views), tokens=160_001), width=90)
     bars = [line for line in drawn if "█" in line and "stored" not in line]
     assert len(bars) == 8
-    assert all(line.count("×") == 1 for line in bars)
+    assert all("×" in line for line in bars)
     assert "32 more kinds of rows (32 groups), 32 of them with missing blocks" in "\n".join(drawn)
     assert drawn[1].startswith("▸")
     assert len(drawn) < 30
