@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -12,9 +13,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from prefixscope.errors import EngineError, NotebookError, PrefixscopeError, ReportError, RunError, TargetError
+from prefixscope.errors import (
+    EngineError,
+    NotebookError,
+    PrefixscopeError,
+    ReportError,
+    RunError,
+    TargetError,
+    TraceError,
+)
 
 DONE, FAILED, USAGE, CANNOT_TELL = 0, 1, 2, 3
+POLL_S = 0.5
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         return int(options.call(options))
-    except (TargetError, RunError, NotebookError) as error:
+    except (TargetError, RunError, NotebookError, TraceError) as error:
         return _complain(error, USAGE)
     except (EngineError, ReportError, PrefixscopeError) as error:
         return _complain(error, FAILED)
@@ -160,6 +170,43 @@ def _trace_kit(options: argparse.Namespace) -> int:
     return DONE
 
 
+def _trace_show(options: argparse.Namespace) -> int:
+    from prefixscope import terminal, trace
+
+    if options.follow:
+        return _trace_follow(options)
+    found = terminal.summarise(trace.read_trace(options.paths), request=options.request, limit=options.limit)
+    if options.json:
+        print(json.dumps(found.to_json(), indent=2))
+    else:
+        print(found.text(width=shutil.get_terminal_size((100, 24)).columns - 1))
+    return DONE if found.decided else CANNOT_TELL
+
+
+def _trace_follow(options: argparse.Namespace) -> int:
+    from prefixscope import terminal
+
+    following = terminal.Following(options.paths, request=options.request, limit=options.limit, as_json=options.json)
+    quiet = True
+    try:
+        while True:
+            for line in following.lines():
+                print(line, flush=True)
+                quiet = False
+            if quiet:
+                print(f"waiting for the first event in {', '.join(options.paths)}", file=sys.stderr, flush=True)
+                quiet = False
+            time.sleep(POLL_S)
+    except KeyboardInterrupt:
+        return DONE
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
+    return int(text)
+
+
 def _notebooks_copy(options: argparse.Namespace) -> int:
     from prefixscope import notebooks
 
@@ -245,13 +292,31 @@ def _parser() -> argparse.ArgumentParser:
     for action in (install, listing, remove):
         action.set_defaults(call=_engine)
 
-    trace = commands.add_parser("trace", help="the tracer kit for a server of your own").add_subparsers(
+    trace = commands.add_parser("trace", help="trace a server of your own, and read what it wrote").add_subparsers(
         title="actions", required=True, metavar="ACTION"
     )
     trace_kit = trace.add_parser("kit", help="write a folder that makes a vLLM server record its prefix-cache lookups")
     trace_kit.add_argument("directory", metavar="DIR")
     trace_kit.add_argument("--trace-dir", default="prefixscope-trace", metavar="DIR", help="where the traces go")
     trace_kit.set_defaults(call=_trace_kit)
+
+    trace_show = trace.add_parser(
+        "show",
+        help="what a trace says: engines, lookups, and why the worst one missed",
+        description="Summarise trace files: each engine's geometry, one line per lookup with its cause, and the blocks "
+        "of the worst miss, or of the request you name, with the cause, the remedy and its price.",
+        epilog="exit codes: 0 the cause is named · 2 no trace that can be read · 3 can't tell",
+    )
+    trace_show.add_argument("paths", metavar="FILE_OR_DIR", nargs="+", help="trace files, their folder, or a run")
+    trace_show.add_argument(
+        "--follow", action="store_true", help="go on with new lookups as they come; end with Ctrl-C"
+    )
+    trace_show.add_argument("--request", default="", metavar="ID", help="show this request, by the beginning of its id")
+    trace_show.add_argument(
+        "--limit", type=_count, default=40, metavar="N", help="list the newest N lookups, 0 for all (default: 40)"
+    )
+    trace_show.add_argument("--json", action="store_true", help="JSON on stdout; with --follow one object per line")
+    trace_show.set_defaults(call=_trace_show)
 
     books = commands.add_parser("notebooks", help="copy the notebooks out, to edit").add_subparsers(
         title="actions", required=True, metavar="ACTION"

@@ -10,6 +10,7 @@ import pandas as pd
 from prefixscope import frames, verdict
 from prefixscope.diagnosis import explain
 from prefixscope.geometry import traced
+from prefixscope.lookups import View
 from prefixscope.quantities import wilson
 
 
@@ -53,6 +54,21 @@ def trace(run: Path) -> Conclusion:
     found = explain(known, request, repeat_of=frames.repeats(sends).get(request))
     text = " ".join(part for part in (found.sentence, found.remedy) if part)
     return Conclusion(text, "`20-retention-sweep` measures what each retention interval brings back, and keeps.")
+
+
+def block_trace(seen: View) -> Conclusion:
+    """Of a run as :func:`trace`; of a trace alone why its worst miss missed, what brings it back, and at what price."""
+    if seen.run is not None:
+        return trace(seen.run)
+    worst = seen.trace.worst()
+    if worst is None:
+        return Conclusion(
+            "The trace holds no lookup, so no cause can be named.", "send the traced server the same prompt twice."
+        )
+    found = explain(seen.trace, worst.engine_request_id)
+    missed = "" if worst.missed_tokens else "Nothing missed in this trace. "
+    text = " ".join(part for part in (f"{missed}{found.sentence}", found.remedy, found.price) if part)
+    return Conclusion(text, "`prefixscope run --serve-cmd '…'` measures each remedy on this server.")
 
 
 def _longest(ordered: pd.DataFrame, traced: list[str]) -> str:

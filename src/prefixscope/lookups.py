@@ -1,7 +1,10 @@
-"""What did each lookup see? The block trace of one prompt, with and without a drafter."""
+"""What did each lookup see? The block trace of one prompt with and without a drafter, or of a trace's worst miss."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -10,12 +13,80 @@ from prefixscope import frames
 from prefixscope.baseline import settings
 from prefixscope.diagnosis import explain
 from prefixscope.geometry import traced
-from prefixscope.investigation import Investigation
+from prefixscope.investigation import Investigation, open_run
 from prefixscope.measure import ALL_SENDS, REPEATS, Series, finished, measure
 from prefixscope.setting import Setting
+from prefixscope.trace import Lookup, Trace, read_trace
 
 TOKENS = 6_446
 Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A trace, and which of its requests are looked at under which names.
+
+    ``with_drafter`` and ``without`` are request id → name; ``repeat_of`` is a request id → the one it was meant to
+    repeat, where rows say so. ``run`` is the run directory that the trace is of; None where it was brought alone.
+    """
+
+    trace: Trace
+    with_drafter: Mapping[str, str]
+    without: Mapping[str, str]
+    repeat_of: Mapping[str, str]
+    run: Path | None = None
+
+
+def view(run_dir: str = "", target: str = "sample", *, trace: str = "", tokens: int = TOKENS, seed: int = 1) -> View:
+    """What the notebook draws: the sends of one prompt in a run, or the worst miss of a trace from any server.
+
+    With a ``trace`` (a file, a folder or a run directory) nothing is sent and no run is opened; a run that is named
+    too only notes it.
+
+    Raises
+    ------
+    TraceError
+        where that trace can't be read.
+    """
+    if trace:
+        found = alone(read_trace(Path(trace).expanduser()))
+        if run_dir:
+            with open_run(run_dir, target).stage("trace", trace=trace) as stage:
+                stage.outcome, stage.note = "skipped", "the notebook drew a trace from elsewhere"
+        return found
+    investigation = open_run(run_dir, target)
+    return of_run(investigation, run(investigation, tokens=tokens, seed=seed))
+
+
+def of_run(investigation: Investigation, rows: Rows) -> View:
+    """The repeats among the rows that were traced; on the cold send nothing can be there."""
+    known = traced(investigation.path)
+    names: dict[bool, dict[str, str]] = {True: {}, False: {}}
+    for row in rows:
+        if row["send"] == "repeat" and known.lookup(row["request_id"]) is not None:
+            label = f"{row['setting']['label']}, {frames.send_label(row['send'], row['index'])}"
+            names[bool(row["setting"]["drafter"])][row["request_id"]] = label
+    first = frames.repeats(frames.sends(investigation.path))
+    return View(known, names[True], names[False], first, investigation.path)
+
+
+def alone(trace: Trace) -> View:
+    """The worst miss of a trace with the sends of the same prompt around it, by whether its engine drafts."""
+    worst = trace.worst()
+    named = {} if worst is None else _names(trace, worst)
+    drafts = worst is not None and worst.header.spec_method is not None
+    other = max(
+        (one for one in trace.lookups if (one.header.spec_method is None) == drafts and one.common_tokens),
+        key=lambda one: (one.missed_tokens, worst is not None and one.tokens == worst.tokens, one.tokens),
+        default=None,
+    )
+    opposite = {} if other is None else _names(trace, other)
+    return View(trace, *((named, opposite) if drafts else (opposite, named)), {})
+
+
+def _names(trace: Trace, lookup: Lookup) -> dict[str, str]:
+    sends = trace.sends(lookup)
+    return {one.engine_request_id: f"send {number}, {one.request_id}" for number, one in enumerate(sends, 1)}
 
 
 def run(investigation: Investigation, *, tokens: int = TOKENS, seed: int = 1) -> Rows:
@@ -46,32 +117,48 @@ def sends(investigation: Investigation, setting: Setting, tokens: int, seed: int
     return ALL_SENDS if finished(investigation, whole) else REPEATS
 
 
-def groups(investigation: Investigation) -> pd.DataFrame:
+def groups(seen: View) -> pd.DataFrame:
     """One row per KV cache group of each kind of engine that was traced (``frames.groups``)."""
-    return frames.groups(traced(investigation.path).headers)
+    return frames.groups(seen.trace.headers)
 
 
-def blocks(investigation: Investigation, rows: Rows, *, drafter: bool) -> pd.DataFrame:
-    """``frames.blocks`` of the repeats, with or without a drafter; on the cold send nothing can be there."""
-    known = traced(investigation.path)
-    labels = {
-        row["request_id"]: f"{row['setting']['label']}, {frames.send_label(row['send'], row['index'])}"
-        for row in rows
-        if row["send"] == "repeat" and row["setting"]["drafter"] == drafter
-    }
-    found = [known.lookup(request_id) for request_id in labels]
-    return frames.blocks([lookup for lookup in found if lookup is not None], labels=labels)
+def blocks(seen: View, *, drafter: bool) -> pd.DataFrame:
+    """``frames.blocks`` of the sends with or without a drafter; a send that found nothing at all has nothing to see."""
+    names = seen.with_drafter if drafter else seen.without
+    # Under the id it is named by: an id of ours may have been sent twice.
+    found = [replace(one, request_id=request) for one, request in _lookups(seen, names)]
+    return frames.blocks([one for one in found if any(view.cached for view in one.groups)] or found, labels=names)
 
 
-def summary(investigation: Investigation, rows: Rows) -> pd.DataFrame:
-    """``frames.lookups`` of the repeats: per group needed, stored and missing blocks, and the cause."""
-    known, first = traced(investigation.path), frames.repeats(frames.sends(investigation.path))
-    found = []
-    for row in rows:
-        lookup = known.lookup(row["request_id"]) if row["send"] == "repeat" else None
-        if lookup is not None:
-            label = f"{row['setting']['label']}, {frames.send_label(row['send'], row['index'])}"
-            found.append(
-                (label, lookup, explain(known, row["request_id"], repeat_of=first.get(row["request_id"])).cause)
-            )
-    return frames.lookups(found)
+def stored(seen: View, *, drafter: bool) -> pd.DataFrame:
+    """``frames.stores`` of the same sends and of the one before the first, which filled the cache."""
+    names = dict(seen.with_drafter if drafter else seen.without)
+    first = next((one for one, _ in _lookups(seen, names)), None)
+    if first is not None and first.closest_engine_id and first.closest_engine_id not in names:
+        before = seen.trace.lookup(first.closest_engine_id)
+        if before is not None and before.request_id not in names:
+            label = f"before it, {before.request_id}"
+            if before.request_id in seen.repeat_of.values():
+                setting = next(iter(names.values())).rpartition(", ")[0]
+                label = f"{setting}, {frames.send_label('cold', 1)}"
+            names = {before.engine_request_id: label, **names}
+    return frames.stores(seen.trace, names)
+
+
+def over_time(seen: View) -> pd.DataFrame:
+    """``frames.lookups_over_time`` of the whole trace."""
+    return frames.lookups_over_time(seen.trace)
+
+
+def summary(seen: View) -> pd.DataFrame:
+    """``frames.lookups`` of the sends looked at: per group needed, stored and missing blocks, and the cause."""
+    names = {**seen.without, **seen.with_drafter}
+    return frames.lookups(
+        (names[request], one, explain(seen.trace, request, repeat_of=seen.repeat_of.get(request)).cause)
+        for one, request in _lookups(seen, names)
+    )
+
+
+def _lookups(seen: View, names: Mapping[str, str]) -> list[tuple[Lookup, str]]:
+    found = [(seen.trace.lookup(request), request) for request in names]
+    return [(one, request) for one, request in found if one is not None]

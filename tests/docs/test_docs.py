@@ -50,9 +50,12 @@ def test_each_option_of_the_readme_exists(option: str) -> None:
         "--enable-prefix-caching", "--enable-prompt-tokens-details", "--speculative-config",
         "--prefix-cache-retention-interval", "--gpus", "--rm", "--name", "--model",
     }  # fmt: skip
-    shown = subprocess.run(
-        [sys.executable, "-m", "prefixscope.cli", "run", "--help"], capture_output=True, text=True, check=False
-    ).stdout
+    shown = "".join(
+        subprocess.run(
+            [sys.executable, "-m", "prefixscope.cli", *command, "--help"], capture_output=True, text=True, check=False
+        ).stdout
+        for command in (["run"], ["trace", "show"])
+    )
     assert option in shown or option in theirs
 
 
@@ -70,7 +73,7 @@ def test_each_module_is_in_the_layout() -> None:
 
 def test_left_never_imports_right() -> None:
     """Within a folder of modules each imports only those that CONTRIBUTING draws to its left."""
-    for folder in ("inside", "trace", "diagnosis", "frames", "charts", "sections"):
+    for folder in ("inside", "trace", "diagnosis", "terminal", "frames", "charts", "sections"):
         drawn = re.search(rf"^  {folder}/  +(\w+(?: \w+)*)$", CONTRIBUTING, re.MULTILINE)
         assert drawn, folder
         order = drawn[1].split()

@@ -44,6 +44,26 @@ def test_each_notebook_runs_alone_with_plain_papermill(stage: str, tmp_path: Pat
     assert any("text/markdown" in data for data in shown), "the last cell says what was found"
 
 
+@pytest.mark.usefixtures("kernel_path")
+def test_the_block_trace_opens_on_a_trace_alone(tmp_path: Path) -> None:
+    """A trace from any server, without a run: the worst miss is drawn and explained, and nothing is written."""
+    out, trace = tmp_path / "out.ipynb", Path(__file__).parents[1] / "data" / "trace-incident.jsonl"
+    here = tmp_path / "here"
+    here.mkdir()
+    papermill.execute_notebook(
+        str(notebooks.path("trace")), str(out), {"trace": str(trace)}, progress_bar=False, cwd=str(here)
+    )
+    shown = outputs(nbformat.read(out, as_version=4))
+    titles = [data["text/plain"] for data in shown if "image/png" in data]
+    assert [title.split(":")[0] for title in titles] == [
+        "1 of 8 lookups missed what an earlier request had brought",
+        "send 2, cpu-2",
+        "send 1, cpu-1 keeps 265 of 1,105 blocks, aiming at 6,445 tokens",
+    ]
+    assert "end the hit" in shown[-1]["text/markdown"]
+    assert list(here.iterdir()) == []
+
+
 def test_the_sample_is_a_real_run_of_the_incident() -> None:
     """The recorded run states the incident, all its stages are done, and it says where it is from."""
     sample = resources.data_path("sample", "run")

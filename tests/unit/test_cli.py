@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from stub import HTML_PAGE, MODELS, Reply, StubServer
 
 from prefixscope import baseline, cli, notebooks, runner
-from prefixscope.errors import EngineError, PrefixscopeError, ReportError
+from prefixscope.errors import EngineError, PrefixscopeError, ReportError, TraceError
 from prefixscope.investigation import Investigation
 
 SECRET = "quite-a-secret-value-42"
+RECORDED = Path(__file__).parents[1] / "data" / "trace-incident.jsonl"
 
 
 def closed_port() -> int:
@@ -46,7 +49,7 @@ def kept(folder: Path) -> str:
     "command",
     [
         [], ["run"], ["report"], ["engine"], ["engine", "install"], ["engine", "list"], ["engine", "remove"], ["trace"],
-        ["trace", "kit"], ["notebooks"], ["notebooks", "copy"], ["lab"],
+        ["trace", "kit"], ["trace", "show"], ["notebooks"], ["notebooks", "copy"], ["lab"],
     ],
 )  # fmt: skip
 def test_every_command_has_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -278,6 +281,7 @@ def test_a_newer_run_is_refused(attach: Callable[..., Investigation], capsys: py
         (EngineError("no wheel"), 1),
         (ReportError("no template"), 1),
         (PrefixscopeError("x"), 1),
+        (TraceError("newer"), 2),
         (KeyboardInterrupt(), 130),
     ],
 )
@@ -322,6 +326,84 @@ def test_trace_kit_prints_the_lines_to_start_a_server_with(tmp_path: Path, capsy
     assert f"{tmp_path / 'kit'}:/prefixscope:ro" in container
     assert f"{tmp_path / 'out'}" in host
     assert (tmp_path / "kit" / "prefixscope_inside" / "tracer.py").is_file()
+
+
+def test_trace_show_names_the_cause_and_exits_0(capsys: pytest.CaptureFixture[str]) -> None:
+    """The summary of the recorded incident ends with its cause in words; as JSON it is one document."""
+    assert cli.main(["trace", "show", str(RECORDED)]) == 0
+    assert "Cause: stored and needed windows don't meet." in capsys.readouterr().out
+    assert cli.main(["trace", "show", str(RECORDED), "--json", "--limit", "1"]) == 0
+    assert json.loads(capsys.readouterr().out)["diagnosis"]["cause"] == "windows_dont_meet"
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "code", "words"),
+    [
+        (None, [], 2, "No file trace.jsonl"),
+        ("", [], 2, "the file is empty"),
+        ("# a page\n\nof words\n", [], 2, "none is an event of the tracer"),
+        ('{"schema": 9, "event": "lookup"}\n', [], 2, "newer schema than 1"),
+        ("", ["--follow", "--limit", "-1"], 2, "not a whole number"),
+    ],
+)
+def test_what_is_no_trace_exits_2_in_words(
+    content: str | None, arguments: list[str], code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A missing, empty, foreign or newer file, and a wrong limit, say what is wrong and print no summary."""
+    if content is not None:
+        Path("trace.jsonl").write_text(content)
+    try:
+        got = cli.main(["trace", "show", "trace.jsonl", *arguments])
+    except SystemExit as end:
+        got = int(str(end.code))
+    shown = capsys.readouterr()
+    assert (got, shown.out) == (code, "")
+    assert words in shown.err
+    assert "Traceback" not in shown.err
+
+
+def test_trace_show_of_an_unknown_request_exits_3(capsys: pytest.CaptureFixture[str]) -> None:
+    """A request that no traced engine saw can't be explained; several that begin alike are named."""
+    assert cli.main(["trace", "show", str(RECORDED), "--request", "nobody"]) == 3
+    assert "nobody is not in the trace" in capsys.readouterr().out
+    assert cli.main(["trace", "show", str(RECORDED), "--request", "cpu"]) == 2
+    assert "cpu-1, cpu-2, cpu-3" in capsys.readouterr().err
+
+
+def test_follow_prints_as_the_server_writes_and_ends_with_ctrl_c(tmp_path: Path) -> None:
+    """A half line is waited for, what is new is printed once, and Ctrl-C is the normal end."""
+    whole = RECORDED.read_bytes()
+    half = whole.index(b"cpu-2-0123abcd") + 5
+    (tmp_path / "trace-1.jsonl").write_bytes(whole[:half])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "prefixscope.cli", "trace", "show", str(tmp_path), "--follow"],
+        stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )  # fmt: skip
+    too_long = threading.Timer(30, process.kill)
+    too_long.start()
+    with process:
+        assert process.stdout is not None
+        before = _until(process.stdout, "first send")
+        assert "cpu-1" in before
+        with (tmp_path / "trace-1.jsonl").open("ab") as file:
+            file.write(whole[half:])
+        after = _until(process.stdout, "dense-2")
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+    too_long.cancel()
+    assert process.returncode == 0
+    assert (before + after + rest).count("cpu-2") == 1
+    assert "stored and needed windows don't meet" in after
+
+
+def _until(lines: IO[str], words: str) -> str:
+    """What is printed up to the line that holds these words."""
+    read = ""
+    for line in lines:
+        read += line
+        if words in line:
+            return read
+    return read
 
 
 def test_dry_run_lists_parameters_that_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:

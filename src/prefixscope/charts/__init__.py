@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from prefixscope.charts.clock import time_spent
 from prefixscope.charts.hits import hits_by_length, hits_by_send
+from prefixscope.charts.lanes import block_range
 from prefixscope.charts.latency import first_token
+from prefixscope.charts.lookups import lookups_over_time
 from prefixscope.charts.outputs import equality_matrix
 from prefixscope.charts.retention import cost_against_shortfall, hit_against_interval
-from prefixscope.charts.ruler import block_range, block_ruler
+from prefixscope.charts.ruler import block_ruler
+from prefixscope.charts.store import store_ruler
 
 __all__ = [
     "block_range",
@@ -22,5 +25,7 @@ __all__ = [
     "hit_against_interval",
     "hits_by_length",
     "hits_by_send",
+    "lookups_over_time",
+    "store_ruler",
     "time_spent",
 ]

@@ -27,5 +27,7 @@ from __future__ import annotations
 
 from prefixscope.diagnosis.case import Diagnosis
 from prefixscope.diagnosis.causes import explain
+from prefixscope.diagnosis.evidence import groups_text
+from prefixscope.diagnosis.words import cause_words
 
-__all__ = ["Diagnosis", "explain"]
+__all__ = ["Diagnosis", "cause_words", "explain", "groups_text"]

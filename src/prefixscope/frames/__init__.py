@@ -13,6 +13,7 @@ from prefixscope.frames.outputs import answers, comparisons, equality
 from prefixscope.frames.requests import repeats, send_label, sends, worst
 from prefixscope.frames.rows import load_run, read_rows, trace_headers
 from prefixscope.frames.summaries import agreement, hits, latency, sweep
+from prefixscope.frames.traced import lookups_over_time, stores
 
 __all__ = [
     "agreement",
@@ -28,11 +29,13 @@ __all__ = [
     "latency",
     "load_run",
     "lookups",
+    "lookups_over_time",
     "read_rows",
     "repeats",
     "send_label",
     "sends",
     "servers",
+    "stores",
     "sweep",
     "timeline",
     "trace_headers",

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from prefixscope.diagnosis import cause_words
 from prefixscope.frames.columns import BOOL, FLOAT, INT, TEXT, make_frame
 from prefixscope.frames.rows import Rows, dict_in, of_kind, setting_columns
 from prefixscope.setting import interval_label
@@ -148,7 +149,7 @@ def lookups(found: Iterable[tuple[str, Any, str]]) -> pd.DataFrame:
             row = {
                 "send": label,
                 "hit_tokens": lookup.hit_tokens,
-                "cause": cause.replace("_", " "),
+                "cause": cause_words(cause),
                 "group": group_label(
                     view.group.kind, view.group.block_size, view.group.window, bool(view.group.drafter)
                 ),

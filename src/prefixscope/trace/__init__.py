@@ -19,6 +19,7 @@ in a group's own blocks. What can't be read becomes a warning, never a range.
 from __future__ import annotations
 
 from prefixscope.trace.events import our_id
+from prefixscope.trace.follow import Follower
 from prefixscope.trace.ranges import Range, Ranges, count, intersect, ranges_text, subtract
 from prefixscope.trace.reader import read_trace
 from prefixscope.trace.records import (
@@ -36,6 +37,7 @@ from prefixscope.trace.records import (
 
 __all__ = [
     "Evicted",
+    "Follower",
     "Group",
     "GroupView",
     "Header",

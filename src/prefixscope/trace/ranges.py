@@ -37,14 +37,16 @@ def intersect(one: Iterable[Sequence[int]], other: Iterable[Sequence[int]]) -> R
     return tuple(sorted(found))
 
 
-def ranges_text(ranges: Iterable[Sequence[int]], *, inclusive: bool = True) -> str:
-    """``328–391`` in prose, or ``[328, 392)``; ``none`` where there is no block."""
+def ranges_text(ranges: Iterable[Sequence[int]], *, inclusive: bool = True, limit: int | None = None) -> str:
+    """``328–391`` in prose, or ``[328, 392)``; ``none`` where there is no block; past ``limit`` ranges a count."""
     parts = []
-    for start, stop in ranges:
+    found = tuple(ranges)
+    for start, stop in found[:limit]:
         if not inclusive:
             parts.append(f"[{start}, {stop})")
         elif stop - start == 1:
             parts.append(f"{start}")
         else:
             parts.append(f"{start}–{stop - 1}")
-    return ", ".join(parts) or "none"
+    more = len(found) - len(parts)
+    return ", ".join(parts) + (f" and {more:,} more" if more else "") if parts else "none"

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from prefixscope.errors import TraceError
 from prefixscope.trace import events
@@ -14,6 +14,10 @@ from prefixscope.trace.events import our_id
 from prefixscope.trace.records import Evicted, Header, Incident, Lookup, Step, Stored, Trace
 
 SCHEMA = 1
+LONGEST_LINE = 64 * 2**20
+"""Bytes; an event of 40 groups with 10,000 separate blocks each has about 6 MB."""
+LATEST_S = 253_402_300_800.0
+"""The year 10,000."""
 
 
 @dataclass(slots=True)
@@ -23,139 +27,223 @@ class _Building:
     header: Header
     lookups: list[Lookup] = field(default_factory=list)
     last: dict[str, int] = field(default_factory=dict)
+    taken: int = 0
     thinned: int = 0
 
 
+@dataclass(slots=True)
+class _File:
+    """What was wrong with one file so far."""
+
+    newer: int = 0
+    unreadable: int = 0
+    orphans: int = 0
+    cut_off: bool = False
+    backwards_s: float = 0.0
+    clock: dict[str, float] = field(default_factory=dict)
+
+    def warnings(self, name: str) -> Iterator[tuple[str, str]]:
+        if self.cut_off:
+            yield "truncated", f"{name}: the last line is cut off and left out"
+        if self.newer:
+            yield "newer_schema", f"{name}: {self.newer} lines of a newer schema left out; update prefixscope"
+        if self.unreadable:
+            yield "unreadable", f"{name}: {self.unreadable} lines are not events and were left out"
+        if self.orphans:
+            yield "no_header", f"{name}: {self.orphans} events of an engine without a header left out"
+        if self.backwards_s > 0.001:
+            yield "clock", f"{name}: the clock went back by up to {self.backwards_s:.3f} s; file order was kept"
+
+
 def read_trace(source: Path | str | Iterable[Path | str]) -> Trace:
-    """The trace in a file, a folder of ``*.jsonl`` files, or several of either.
+    """The trace in a file, a folder of ``*.jsonl`` files or a run directory, or in several of them.
 
     Raises
     ------
     TraceError
         where there is no file, or no line that this version can read.
     """
-    paths = list(_files([source] if isinstance(source, (str, Path)) else source))
+    sources = [Path(source)] if isinstance(source, (str, Path)) else [Path(one) for one in source]
+    paths = files_of(sources)
     if not paths:
         raise TraceError(
-            f"No trace in {source}",
+            f"No trace in {', '.join(map(str, sources))}",
             cause="the server ran without the tracer, or served nothing since it started",
             remedy="start it with the kit on PYTHONPATH and PREFIXSCOPE_TRACE_DIR set (prefixscope trace kit DIR)",
         )
-    reader = _Reader()
+    reader = Reader()
     for path in paths:
         reader.read(path)
     return reader.finish(paths)
 
 
-def _files(sources: Iterable[Path | str]) -> Iterator[Path]:
-    for source in sources:
-        path = Path(source)
+def files_of(sources: Iterable[Path]) -> list[Path]:
+    """The trace files in these files, folders and run directories, each once.
+
+    Raises
+    ------
+    TraceError
+        where a path does not exist.
+    """
+    found: list[Path] = []
+    for path in sources:
         if path.is_dir():
-            yield from sorted(path.glob("*.jsonl"))
+            found += sorted((path / "trace" if (path / "run.json").exists() else path).glob("*.jsonl"))
         elif path.exists():
-            yield path
+            found.append(path)
         else:
             raise TraceError(f"No file {path}", remedy="check the path; a run keeps its traces in RUN/trace/")
+    return list(dict.fromkeys(found))
 
 
-class _Reader:
+def lines_of(file: BinaryIO) -> Iterator[bytes]:
+    """Its lines; what is longer than any event comes in pieces, none of which is one."""
+    return iter(lambda: file.readline(LONGEST_LINE), b"")
+
+
+class Reader:
+    """Lines of trace files, in order, and the trace that they make so far."""
+
     def __init__(self) -> None:
         self.engines: dict[str, _Building] = {}
-        self.warnings: list[tuple[str, str]] = []
+        self.files: dict[Path, _File] = {}
+        self.said: list[tuple[str, str]] = []
         self.evictions: list[Evicted] = []
         self.incidents: list[Incident] = []
         self.stores: dict[str, tuple[Stored, ...]] = {}
-        self.events = self.newer = 0
+        self.events = 0
         # A long trace repeats itself: equal content is built once and shared.
         self._views: dict[tuple[str, str, str], events.Views] = {}
         self._steps: dict[str, tuple[Step, ...]] = {}
         self._rows: dict[tuple[str, str], tuple[Stored, ...]] = {}
 
     def read(self, path: Path) -> None:
-        newer = unreadable = orphans = 0
-        clock: dict[str, float] = {}
-        backwards = 0.0
-        with path.open("rb") as file:
-            for line in file:
-                if not line.strip():
-                    continue
-                try:
-                    event = json.loads(line)
-                    schema, name = event["schema"], event["event"]
-                except (ValueError, KeyError, TypeError):
-                    if line.endswith(b"\n"):
-                        unreadable += 1
-                    else:
-                        self.warnings.append(("truncated", f"{path.name}: the last line is cut off and left out"))
-                    continue
-                if not isinstance(schema, int) or schema > SCHEMA:
-                    newer += 1
-                    continue
-                try:
-                    known = self._take(name, event)
-                except (KeyError, TypeError, ValueError, IndexError):
-                    unreadable += 1
-                    continue
-                self.events += 1
-                orphans += not known
-                engine, t = str(event.get("engine", "")), float(event.get("t", 0.0))
-                backwards = max(backwards, clock.get(engine, t) - t)
-                clock[engine] = max(t, clock.get(engine, t))
-        self.newer += newer
-        if newer:
-            self.warnings.append(
-                ("newer_schema", f"{path.name}: {newer} lines of a newer schema left out; update prefixscope")
-            )
-        if unreadable:
-            self.warnings.append(("unreadable", f"{path.name}: {unreadable} lines are not events and were left out"))
-        if orphans:
-            self.warnings.append(("no_header", f"{path.name}: {orphans} events of an engine without a header left out"))
-        if backwards > 0.001:
-            self.warnings.append(
-                ("clock", f"{path.name}: the clock went back by up to {backwards:.3f} s; file order was kept")
-            )
+        """Take in a whole file.
+
+        Raises
+        ------
+        TraceError
+            where it can't be opened.
+        """
+        self.files.setdefault(path, _File())
+        try:
+            with path.open("rb") as file:
+                for line in lines_of(file):
+                    self.take(path, line)
+        except OSError as error:
+            raise TraceError(
+                f"{path} can't be read: {error.strerror}", remedy="make it readable for this user"
+            ) from error
+
+    def take(self, path: Path, line: bytes) -> None:
+        """Take in one line of a file."""
+        state = self.files.setdefault(path, _File())
+        if not line.strip():
+            return
+        try:
+            event = json.loads(line)
+            schema, name = event["schema"], event["event"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            if line.endswith(b"\n") or len(line) >= LONGEST_LINE:
+                state.unreadable += 1
+            else:
+                state.cut_off = True
+            return
+        if not isinstance(schema, int) or schema > SCHEMA:
+            state.newer += 1
+            return
+        try:
+            t = _time(event)
+            known = self._take(name, event)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):
+            state.unreadable += 1
+            return
+        self.events += 1
+        state.orphans += not known
+        engine = str(event.get("engine", ""))
+        state.backwards_s = max(state.backwards_s, state.clock.get(engine, t) - t)
+        state.clock[engine] = max(t, state.clock.get(engine, t))
+
+    def forget(self, keep: int) -> None:
+        """Drop all but about the newest ``keep`` lookups of each engine, and what belongs to the dropped ones."""
+        for building in self.engines.values():
+            cut = len(building.lookups) - keep
+            if cut < keep:
+                continue
+            for one in building.lookups[:cut]:
+                if building.last.get(one.engine_request_id, cut) < cut:
+                    del building.last[one.engine_request_id]
+                    for name in (one.engine_request_id, one.request_id):
+                        self.stores.pop(name, None)
+            building.lookups = building.lookups[cut:]
+            building.last = {name: index - cut for name, index in building.last.items()}
+        room = 4 * keep * max(len(self.engines), 1)
+        if len(self.evictions) > room:
+            del self.evictions[: -room // 2]
+        if len(self.incidents) > room:
+            del self.incidents[: -room // 2]
+        while len(self.stores) > room:
+            del self.stores[next(iter(self.stores))]
+        for cache in (self._views, self._steps, self._rows):
+            if len(cache) > room:
+                cache.clear()
 
     def finish(self, paths: Sequence[Path]) -> Trace:
+        """The trace so far.
+
+        Raises
+        ------
+        TraceError
+            where no line held an event that this version can read.
+        """
         if not self.events:
-            names = ", ".join(path.name for path in paths)
-            if self.newer:
+            names = ", ".join(path.name for path in paths[:5]) + (" …" if len(paths) > 5 else "")
+            if any(state.newer for state in self.files.values()):
                 raise TraceError(
                     f"Every line of {names} has a newer schema than {SCHEMA}",
                     cause="the trace was written by a newer prefixscope kit",
                     remedy="update prefixscope, then read it again",
                 )
+            foreign = any(state.unreadable or state.cut_off for state in self.files.values())
             raise TraceError(
                 f"No event in {names}",
-                cause="the file is empty or not a trace",
-                remedy="send the server a request, then read it again",
+                cause="it holds lines, but none is an event of the tracer" if foreign else "the file is empty",
+                remedy="name a trace-PID.jsonl that the tracer wrote, or its folder"
+                if foreign
+                else "send the server a request, then read it again",
             )
-        for building in self.engines.values():
-            if building.thinned:
-                detail = f"{building.thinned} of {len(building.lookups)} lookups were scanned in part (pid "
-                self.warnings.append(("thinned", f"{detail}{building.header.pid}); their blocks are unknown outside"))
+        return self.trace()
+
+    def trace(self) -> Trace:
+        """The trace so far, an empty one too."""
         # File order within an engine is the truth, whatever its clock did; across engines the clock decides.
         merged = [lookup for building in self.engines.values() for lookup in _monotonic(building.lookups)]
         lookups = sorted(merged, key=lambda one: one.t)
-        owners: dict[str, str] = {}
-        for lookup in lookups:
-            if owners.setdefault(lookup.request_id, lookup.engine_request_id) != lookup.engine_request_id:
-                self.warnings.append(("repeated_id", f"several requests carry the id {lookup.request_id}"))
         return Trace(
             headers=(building.header for building in self.engines.values()),
             lookups=lookups,
             evictions=self.evictions,
             incidents=self.incidents,
-            warnings=dict.fromkeys(self.warnings),
+            warnings=dict.fromkeys((*self._warnings(), *_repeated(lookups))),
             stores=self.stores,
         )
+
+    def _warnings(self) -> Iterator[tuple[str, str]]:
+        yield from self.said
+        for path, state in self.files.items():
+            yield from state.warnings(path.name)
+        for building in self.engines.values():
+            if building.thinned:
+                detail = f"{building.thinned} of {building.taken} lookups were scanned in part (pid "
+                yield "thinned", f"{detail}{building.header.pid}); their blocks are unknown outside"
 
     def _take(self, name: str, event: Mapping[str, Any]) -> bool:
         """Take one event in; False where its engine has no header."""
         if name == "off":
-            self.warnings.append(("off", f"the tracer turned itself off in process {event['pid']}: {event['reason']}"))
+            self._say("off", f"the tracer turned itself off in process {event['pid']}: {event['reason']}")
             return True
         if name == "gap":
-            self.warnings.append(("gap", f"process {event['pid']} stopped writing: {event['reason']}"))
+            self._say("gap", f"process {event['pid']} stopped writing: {event['reason']}")
             return True
         engine = str(event["engine"])
         if name == "header":
@@ -182,6 +270,10 @@ class _Reader:
             self.incidents.append(Incident(t, engine, name, None if request is None else our_id(str(request))))
         return True
 
+    def _say(self, code: str, detail: str) -> None:
+        if (code, detail) not in self.said and len(self.said) < 100:
+            self.said.append((code, detail))
+
     def _store(self, building: _Building, event: Mapping[str, Any]) -> None:
         key = (building.header.engine, str(event["groups"]))
         found = self._rows.get(key)
@@ -201,9 +293,25 @@ class _Reader:
         if steps is None:
             steps = self._steps[str(event["steps"])] = events.read_steps(event)
         lookup = events.read_lookup(header, event, found, steps)
+        building.taken += 1
         building.thinned += lookup.scan != "full"
         building.last[lookup.engine_request_id] = len(building.lookups)
         building.lookups.append(lookup)
+
+
+def _repeated(lookups: Iterable[Lookup]) -> Iterator[tuple[str, str]]:
+    owners: dict[str, str] = {}
+    for lookup in lookups:
+        if owners.setdefault(lookup.request_id, lookup.engine_request_id) != lookup.engine_request_id:
+            yield "repeated_id", f"several requests carry the id {lookup.request_id}"
+
+
+def _time(event: Mapping[str, Any]) -> float:
+    """When the event was written, in seconds since 1970."""
+    t = float(event["t"])
+    if not 0 <= t < LATEST_S:
+        raise ValueError(f"not a time: {t}")
+    return t
 
 
 def _monotonic(lookups: Iterable[Lookup]) -> Iterator[Lookup]:

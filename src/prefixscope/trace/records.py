@@ -118,6 +118,24 @@ class Lookup:
         unit = self.header.alignment or self.header.scheduler_block
         return (self.tokens - 1) // unit * unit
 
+    @property
+    def missed_tokens(self) -> int:
+        """Tokens that an earlier request shares, that this release can hit, and that did not: 0 is no miss.
+
+        What speculative decoding gives up is not missed. Where the ceiling was not asked for (a scan in part), two
+        hit units are allowed for that, so that a busy server's lookups are not called misses for it.
+        """
+        unit = self.header.alignment or self.header.scheduler_block
+        if self.reachable_tokens is not None:
+            given_up = self.full_tokens - self.reachable_tokens
+        else:
+            given_up = 2 * unit if self.header.drop_groups else 0
+        shared = min(self.full_tokens, self.common_tokens // unit * unit)
+        # A repeat shares all whole hash blocks, of which the last may end below the last hit unit.
+        if self.common_tokens + self.header.hash_block > self.tokens - 1:
+            shared = self.full_tokens
+        return max(shared - given_up - self.hit_tokens, 0) if self.common_tokens else 0
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
@@ -208,6 +226,49 @@ class Trace:
     def of_length(self, prompt_tokens: int) -> tuple[Lookup, ...]:
         """Every lookup of a prompt of this length, in time order."""
         return tuple(self.lookups[index] for index in self._by_length.get(prompt_tokens, ()))
+
+    def worst(self) -> Lookup | None:
+        """The lookup that missed most; where none missed, the one of the longest prompt; None of an empty trace."""
+        best: Lookup | None = None
+        highest = (-1, -1)
+        for one in self.lookups:
+            rank = (one.missed_tokens, one.tokens)
+            if rank > highest and self._counts(one):
+                best, highest = one, rank
+        return best
+
+    def sends(self, lookup: Lookup, *, limit: int = 4) -> tuple[Lookup, ...]:
+        """The sends of the same prompt around a lookup, itself among them, as far as the closest ids link them.
+
+        The first before it may share only a part of the prompt. At most ``limit``, in time order.
+        """
+        before: list[Lookup] = []
+        seen, one = {lookup.engine_request_id}, lookup
+        while one.closest_engine_id and one.closest_engine_id not in seen:
+            earlier = self.lookup(one.closest_engine_id)
+            if earlier is None or (before and earlier.tokens != lookup.tokens) or len(before) >= limit:
+                break
+            before.insert(0, earlier)
+            seen.add(earlier.engine_request_id)
+            one = earlier
+        after: list[Lookup] = []
+        for later in self.of_length(lookup.prompt_tokens):
+            if len(after) >= limit:
+                break
+            if later.t < lookup.t or later.header.engine != lookup.header.engine or later.engine_request_id in seen:
+                continue
+            if later.closest_engine_id in seen and self._counts(later):
+                seen.add(later.engine_request_id)
+                after.append(later)
+        # The send before matters most, then what came after, then what was earlier still.
+        room = max(limit - 1, 0)
+        ahead = min(len(after), room - min(len(before), room, 1))
+        behind = min(len(before), room - ahead)
+        return (*before[len(before) - behind :], lookup, *after[:ahead])
+
+    def _counts(self, lookup: Lookup) -> bool:
+        """Whether a lookup is the one that its request is told by, not one asked again in the queue."""
+        return self.lookup(lookup.engine_request_id) is lookup
 
     def stored(self, request_id: str) -> tuple[Stored, ...]:
         """What one request stored and dropped, one per group; empty where it stored nothing or was never seen."""

@@ -1,0 +1,102 @@
+"""The figure of a trace over time: how much of each prompt was in the cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from prefixscope.charts.encoding import WIDTH, count_axis, inline
+from prefixscope.charts.titles import wrapped_title
+from prefixscope.quantities import count, number
+from prefixscope.theme import BLUE, GREY, VERMILION
+
+_LOOKS = {"hit": (BLUE, "circle"), "miss": (VERMILION, "cross"), "nothing to hit": (GREY, "circle")}
+_UNITS = ((2 * 86_400, 86_400, "days"), (2 * 3_600, 3_600, "hours"), (300, 60, "minutes"), (0, 1, "seconds"))
+
+
+def lookups_over_time(frame: pd.DataFrame) -> Any:
+    """Hit share against time: a point per lookup; where there are too many, middle half and misses per stretch.
+
+    ``frame`` is ``frames.lookups_over_time``. A hit is a filled point, a miss a cross, a ring had nothing to hit.
+    """
+    if not len(frame):
+        return None
+    misses, total = int(frame["misses"].sum()), int(frame["lookups"].sum())
+    end = float(frame["stop_s"].max())
+    _, per_unit, unit = next(row for row in _UNITS if end >= row[0])
+    since = f"{unit} since the first lookup"
+    title = f"{number(misses)} of {count(total, 'lookup')} missed what an earlier request had brought"
+    if (frame["lookups"] == 1).all():
+        chart = _points(frame, per_unit, since)
+        words = "Filled: hit. Cross: miss. Ring: nothing to hit yet."
+    else:
+        chart = _stretches(frame, per_unit, since)
+        words = (
+            f"{len(frame):,} stretches of time, {frame['lookups'].median():,.0f} lookups each at the median. Point: "
+            "median of those with something to hit. Bar: the middle half. Below: how many missed."
+        )
+    return chart.properties(title=wrapped_title(title, words))
+
+
+def _share_axis(field: str) -> Any:
+    return alt.Y(
+        f"{field}:Q",
+        title="share of the prompt that hit",
+        axis=alt.Axis(format=".0%", tickCount=5),
+        scale=alt.Scale(domain=[0, 1], nice=False),
+    )
+
+
+def _points(frame: pd.DataFrame, per_unit: int, since: str) -> Any:
+    data = [
+        {"at": round(row.start_s / per_unit, 4), "share": round(row.share, 4), "kind": row.kind}
+        for row in frame.itertuples()
+    ]
+    base = alt.Chart(inline(data)).encode(x=alt.X("at:Q", title=since, axis=count_axis(7)), y=_share_axis("share"))
+    layers = []
+    for kind, (colour, shape) in sorted(_LOOKS.items(), key=lambda item: item[0] == "miss"):
+        hollow = kind == "nothing to hit"
+        layers.append(
+            base.transform_filter(f"datum.kind === '{kind}'").mark_point(
+                shape=shape, filled=not hollow, color=colour, size=80 if kind == "miss" else 34, opacity=0.8, clip=False
+            )
+        )
+    return alt.layer(*layers).properties(width=WIDTH, height=200)
+
+
+def _stretches(frame: pd.DataFrame, per_unit: int, since: str) -> Any:
+    data = [
+        {
+            "at": round((row.start_s + row.stop_s) / 2 / per_unit, 4),
+            "left": round(row.start_s / per_unit, 4),
+            "right": round(row.stop_s / per_unit, 4),
+            "share": None if pd.isna(row.share) else round(row.share, 4),
+            "low": None if pd.isna(row.low) else round(row.low, 4),
+            "high": None if pd.isna(row.high) else round(row.high, 4),
+            "misses": int(row.misses),
+        }
+        for row in frame.itertuples()
+    ]
+    end, most = max(item["right"] for item in data), max(item["misses"] for item in data)
+    width = alt.Scale(domain=[0, end or 1], nice=False)
+    base = alt.Chart(inline(data))
+    ranged = base.transform_filter("datum.share !== null").encode(
+        x=alt.X("at:Q", title=None, axis=count_axis(7), scale=width)
+    )
+    shares = alt.layer(
+        ranged.mark_rule(strokeWidth=2.5, opacity=0.35, color=BLUE).encode(y=_share_axis("low"), y2="high:Q"),
+        ranged.mark_point(filled=True, size=22, color=BLUE).encode(y=_share_axis("share")),
+    ).properties(width=WIDTH, height=180)
+    missed = (
+        base.mark_bar(color=VERMILION)
+        .encode(
+            x=alt.X("left:Q", title=since, axis=count_axis(7), scale=width),
+            x2="right:Q",
+            y=alt.Y("misses:Q", title="misses", axis=count_axis(3), scale=alt.Scale(domain=[0, most or 1])),
+            y2=alt.Y2(datum=0),
+        )
+        .properties(width=WIDTH, height=60)
+    )
+    return alt.vconcat(shares, missed, spacing=10)

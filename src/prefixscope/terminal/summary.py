@@ -1,0 +1,273 @@
+"""What a trace says, in lines for a terminal or as JSON."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from prefixscope.diagnosis import Diagnosis, cause_words, explain
+from prefixscope.errors import TraceError
+from prefixscope.terminal.ruler import fold, ruler
+from prefixscope.trace import Header, Lookup, Trace, ranges_text
+
+_ID = 20
+"""Characters of an id; our own have 19."""
+HEADING = f"{'time, UTC':12}  {'request':{_ID}}  {'prompt':>9}  {'hit':>9}  {'missing blocks':26}  cause"
+NO_LOOKUP = "No lookup yet: send the server a request."
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A trace, the newest of its lookups with their causes, and one lookup shown in full.
+
+    ``shown`` and ``diagnosis`` are None in a trace without lookups; ``earlier`` lookups are left out of ``rows``.
+    """
+
+    trace: Trace
+    rows: tuple[tuple[Lookup, str], ...]
+    earlier: int
+    shown: Lookup | None
+    diagnosis: Diagnosis | None
+
+    @property
+    def decided(self) -> bool:
+        """Whether the trace told the cause of what is shown."""
+        return self.diagnosis is not None and self.diagnosis.cause != "cant_tell"
+
+    def text(self, *, width: int = 100) -> str:
+        """All of it, for reading."""
+        lines = [*_span(self.trace)]
+        drawn: dict[tuple[str, ...], int] = {}
+        for number, header in enumerate(self.trace.headers, 1):
+            like = drawn.setdefault(tuple(_kinds(header)), number)
+            title = f"Engine {number} of {len(self.trace.headers)}"
+            lines += engine_lines(header, title, groups_of=f"engine {like}" if like != number else "")
+        lines += [*map(warning_line, self.trace.warnings), ""]
+        if not self.trace.lookups and self.diagnosis is None:
+            return printable([*lines, NO_LOOKUP])
+        if self.rows:
+            lines += [HEADING, *(lookup_line(lookup, cause) for lookup, cause in self.rows)]
+        if self.earlier:
+            lines.append(f"{self.earlier:,} earlier lookups are not listed (--limit 0 lists all)")
+        if self.shown is not None:
+            lines += ["", *_shown_lines(self.shown, width)]
+        if self.diagnosis is not None:
+            lines += ["", *diagnosis_lines(self.diagnosis, width)]
+        return printable(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """The same for a script: JSON values alone."""
+        return {
+            "engines": [engine_json(header) for header in self.trace.headers],
+            "warnings": [{"code": code, "detail": detail} for code, detail in self.trace.warnings],
+            "lookups_total": len(self.trace.lookups),
+            "lookups": [lookup_json(lookup, cause) for lookup, cause in self.rows],
+            "shown": None if self.shown is None else _shown_json(self.shown),
+            "diagnosis": None
+            if self.diagnosis is None
+            else {**asdict(self.diagnosis), "words": cause_words(self.diagnosis.cause)},
+        }
+
+
+def summarise(trace: Trace, *, request: str = "", limit: int = 40) -> Summary:
+    """The newest ``limit`` lookups (0: all), and of one request (none named: of the worst miss) all that is known.
+
+    ``request`` is our id or the engine's, or the beginning of one, cut with ``…`` the way a line shows it.
+
+    Raises
+    ------
+    TraceError
+        where several requests begin like that.
+    """
+    listed = trace.lookups[-limit:] if limit else trace.lookups
+    rows = tuple((one, explain(trace, one.engine_request_id).cause) for one in listed)
+    if request:
+        shown, request = trace.lookup(found := find(trace, request)), found
+    else:
+        shown = trace.worst()
+    diagnosis = None
+    if shown is not None or request:
+        diagnosis = explain(trace, shown.engine_request_id if shown is not None else request)
+    return Summary(trace, rows, len(trace.lookups) - len(listed), shown, diagnosis)
+
+
+def find(trace: Trace, request: str) -> str:
+    """The id of the request that is meant; the text itself where none is."""
+    if trace.lookup(request) is not None:
+        return request
+    start, _, end = request.partition("…")
+    found = {}
+    for one in trace.lookups:
+        for name in (one.request_id, one.engine_request_id):
+            if name.startswith(start) and name.endswith(end):
+                found[one.engine_request_id] = name
+    if len(found) > 1:
+        raise TraceError(
+            f"{len(found):,} requests begin with {request}",
+            remedy=f"write more of it: {', '.join(list(found.values())[:4])}{' …' if len(found) > 4 else ''}",
+        )
+    return next(iter(found), request)
+
+
+# --- lines -------------------------------------------------------------------------------------------------------
+
+
+def printable(lines: Iterable[str]) -> str:
+    """The lines as one text without control characters: ids come from whoever sent the request."""
+    return "\n".join("".join(one if one.isprintable() else "�" for one in line).rstrip() for line in lines)
+
+
+def engine_lines(header: Header, title: str, *, groups_of: str = "") -> list[str]:
+    """One engine: its release, groups (or the engine that has the same ones), and the lengths that decide a hit."""
+    drafter = f", {header.spec_method} with {header.spec_tokens} tokens" if header.spec_method else ""
+    rank = "" if header.dp_rank is None else f", rank {header.dp_rank}"
+    interval = f"{header.interval:,}" if isinstance(header.interval, int) else header.interval or "not known"
+    shortest = header.min_prompt_tokens
+    least = "not known" if shortest is None else f"{shortest:,} tokens"
+    lines = [f"{title}: vLLM {header.version}, pid {header.pid}{rank}{drafter}"]
+    lines += [f"  groups as in {groups_of}"] if groups_of else [f"  {text}" for text in _kinds(header)]
+    lines.append(
+        f"  scheduler block {header.scheduler_block:,} · retention interval {interval} · minimum cacheable prompt "
+        f"{least} · pool {header.pool_blocks:,} blocks"
+    )
+    if not header.caching:
+        lines.append("  prefix caching is off: nothing is looked up")
+    return lines
+
+
+def _kinds(header: Header) -> list[str]:
+    kinds: dict[str, int] = {}
+    for group in header.groups:
+        window = f" · window {group.window:,}" if group.window else ""
+        drafter = " · drafter" if group.drafter else ""
+        layers = f"{group.layers} layer{'' if group.layers == 1 else 's'}"
+        name = f"{group.kind}{window} · {group.block_size:,}-token blocks · {layers}{drafter}"
+        kinds[name] = kinds.get(name, 0) + 1
+    return [f"{number:,} × {name}" for name, number in kinds.items()]
+
+
+def lookup_line(lookup: Lookup, cause: str) -> str:
+    """One lookup under ``HEADING``."""
+    return (
+        f"{clock(lookup.t)}  {short_id(lookup.request_id):{_ID}}  {lookup.prompt_tokens:>9,}  {lookup.hit_tokens:>9,}  "
+        f"{missing_text(lookup):26}  {cause_words(cause)}"
+    )
+
+
+def missing_text(lookup: Lookup) -> str:
+    """``166–167 in 5 sliding``: of the groups that end the hit, or else of the first that lack a block."""
+    for views in fold(lookup):
+        if views[0].missing:
+            return f"{ranges_text(views[0].missing, limit=1)} in {len(views):,} {views[0].group.kind}"
+    return "–"
+
+
+def warning_line(warning: tuple[str, str]) -> str:
+    code, detail = warning
+    return f"warning, {code.replace('_', ' ')}: {detail}"
+
+
+def diagnosis_lines(diagnosis: Diagnosis, width: int) -> list[str]:
+    """The cause, what brings the hit back, and at what price."""
+    words = cause_words(diagnosis.cause)
+    parts = [
+        (f"Cause: {words}.", diagnosis.sentence),
+        ("Remedy:", diagnosis.remedy),
+        ("Price:", diagnosis.price),
+    ]
+    return [line for head, text in parts for line in textwrap.wrap(f"{head} {text}", width, break_on_hyphens=False)]
+
+
+def _shown_lines(lookup: Lookup, width: int) -> list[str]:
+    asked = "" if lookup.candidate_tokens is None else f"; a hit at {lookup.candidate_tokens:,} could not be backed"
+    closest = (
+        f"; the closest earlier request, {short_id(lookup.closest_id)}, shares {lookup.common_tokens:,} tokens"
+        if lookup.closest_id
+        else ""
+    )
+    head = (
+        f"{lookup.request_id} at {clock(lookup.t)}: hit {lookup.hit_tokens:,} of {lookup.tokens:,} tokens{asked}"
+        f"{closest}"
+    )
+    return [*textwrap.wrap(head, width), *ruler(lookup, width=width)]
+
+
+def _span(trace: Trace) -> list[str]:
+    if not trace.lookups:
+        return []
+    first, last = trace.lookups[0].t, trace.lookups[-1].t
+    misses = sum(one.missed_tokens > 0 for one in trace.lookups)
+    count = len(trace.lookups)
+    return [
+        f"{count:,} lookup{'' if count == 1 else 's'} from {_moment(first):%Y-%m-%d %H:%M:%S} UTC on, in "
+        f"{last - first:,.1f} s; {misses:,} missed what an earlier request had brought"
+    ]
+
+
+def clock(t: float) -> str:
+    """``22:47:39.277``, UTC."""
+    return f"{_moment(t):%H:%M:%S.%f}"[:-3]
+
+
+def _moment(t: float) -> datetime:
+    return datetime.fromtimestamp(t, tz=timezone.utc)
+
+
+def short_id(request_id: str) -> str:
+    """The id, or its two ends: ``ps-51952…2db2748``."""
+    return request_id if len(request_id) <= _ID else f"{request_id[: _ID - 9]}…{request_id[-8:]}"
+
+
+# --- JSON --------------------------------------------------------------------------------------------------------
+
+
+def engine_json(header: Header) -> dict[str, Any]:
+    return asdict(header)
+
+
+def lookup_json(lookup: Lookup, cause: str) -> dict[str, Any]:
+    return {
+        "t": lookup.t,
+        "engine": lookup.header.engine,
+        "request_id": lookup.request_id,
+        "engine_request_id": lookup.engine_request_id,
+        "prompt_tokens": lookup.prompt_tokens,
+        "hit_tokens": lookup.hit_tokens,
+        "admitted_tokens": lookup.admitted_tokens,
+        "missed_tokens": lookup.missed_tokens,
+        "closest_id": lookup.closest_id,
+        "common_tokens": lookup.common_tokens,
+        "cause": cause,
+        "words": cause_words(cause),
+        "missing": [
+            {"gids": [view.group.gid for view in views], "ranges": _lists(views[0].missing)}
+            for views in fold(lookup)
+            if views[0].missing
+        ],
+    }
+
+
+def _shown_json(lookup: Lookup) -> dict[str, Any]:
+    return {
+        "request_id": lookup.request_id,
+        "candidate_tokens": lookup.candidate_tokens,
+        "reachable_tokens": lookup.reachable_tokens,
+        "groups": [
+            {
+                "gids": [view.group.gid for view in views],
+                "limiting": views[0].limiting,
+                "known": views[0].known,
+                "stored": _lists(views[0].cached),
+                "needed": None if views[0].needed is None else list(views[0].needed),
+                "missing": _lists(views[0].missing),
+            }
+            for views in fold(lookup)
+        ],
+    }
+
+
+def _lists(ranges: Iterable[Sequence[int]]) -> list[list[int]]:
+    return [list(one) for one in ranges]

@@ -1,0 +1,231 @@
+"""Figures of a trace alone: each is drawn, from the recorded incident and from traces too big to draw as they are."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prefixscope import charts, conclusions, display, frames, lookups
+from prefixscope.errors import TraceError
+from prefixscope.trace import Group, GroupView, Lookup, Stored, Trace, read_trace, subtract
+
+RECORDED = Path(__file__).parents[1] / "data" / "trace-incident.jsonl"
+BLOCKS = 10_000
+
+
+def texts(chart: Any) -> list[str]:
+    svg = display.to_svg(chart)
+    assert "NaN" not in svg
+    assert "undefined" not in svg
+    return [re.sub(r"<[^>]+>", "", found) for found in re.findall(r"<text[^>]*>(.*?)</text>", svg)]
+
+
+def marks(chart: Any, role: str) -> int:
+    return len(re.findall(rf'aria-roledescription="{role}[^"]*"', display.to_svg(chart)))
+
+
+def rows_in(spec: Any) -> list[dict[str, Any]]:
+    """Every row of data inside a specification that has a state."""
+    if isinstance(spec, list):
+        return [row for one in spec for row in rows_in(one)]
+    if not isinstance(spec, dict):
+        return []
+    return [spec] if "state" in spec else [row for one in spec.values() for row in rows_in(one)]
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Trace:
+    return read_trace(RECORDED)
+
+
+@pytest.fixture(scope="module")
+def miss(recorded: Trace) -> Lookup:
+    found = recorded.worst()
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def big(miss: Lookup) -> Trace:
+    """One lookup of 40 groups that differ, with 10,000 blocks each and a checkpoint every so many."""
+    views, rows = [], []
+    for gid in range(40):
+        group = Group(gid, "sliding", 16, 512 * (1 + gid % 7), 2, False, 65_536)
+        need = 32 * (1 + gid % 7)
+        step = need + 64 * (1 + gid % 3)
+        kept = tuple((start, start + need) for start in range(step, BLOCKS - need, step))
+        needed = (BLOCKS - need - 8, BLOCKS - 8)
+        missing = subtract([needed], kept)
+        views.append(GroupView(group, kept, needed, missing, 0, gid == 9))
+        rows.append(Stored(group, kept, subtract([(0, BLOCKS)], kept), tuple(range(1024, 16 * BLOCKS, 4096))))
+    lookup = replace(
+        miss, request_id="big", engine_request_id="big", groups=tuple(views), tokens=16 * BLOCKS,
+        prompt_tokens=16 * BLOCKS, header=replace(miss.header, groups=tuple(view.group for view in views)),
+    )  # fmt: skip
+    return Trace(headers=[lookup.header], lookups=[lookup], stores={"big": tuple(rows)})
+
+
+# --- lookups over time -------------------------------------------------------------------------------------------
+
+
+def test_lookups_over_time_has_a_point_per_lookup(recorded: Trace) -> None:
+    """Hits, misses and lookups with nothing to hit are told apart by shape, and the title counts the misses."""
+    table = frames.lookups_over_time(recorded)
+    assert table["kind"].tolist() == [
+        "nothing to hit", "miss", "hit", "nothing to hit", "nothing to hit", "hit", "nothing to hit", "hit",
+    ]  # fmt: skip
+    chart = charts.lookups_over_time(table)
+    assert display.title_of(chart) == "1 of 8 lookups missed what an earlier request had brought"
+    shown = texts(chart)
+    assert "seconds since the first lookup" in shown
+    assert "100%" in shown
+    assert marks(chart, "point") == 8
+
+
+def test_many_lookups_are_drawn_as_stretches(miss: Lookup) -> None:
+    """Above the limit a row is a stretch of time; every lookup and every miss is still counted."""
+    many = [replace(miss, t=miss.t + number, hit_tokens=6336 * (number % 3 > 0)) for number in range(6_000)]
+    table = frames.lookups_over_time(Trace(headers=[miss.header], lookups=many))
+    assert len(table) == 120
+    assert (table["lookups"].sum(), table["misses"].sum()) == (6_000, 2_000)
+    assert table["share"].between(0.9, 1).all()
+    chart = charts.lookups_over_time(table)
+    shown = texts(chart)
+    assert "2,000 of 6,000 lookups missed what an earlier request had brought" in shown
+    assert "minutes since the first lookup" in shown
+    assert "misses" in shown
+
+
+def test_a_stretch_without_anything_to_hit_has_no_share(miss: Lookup) -> None:
+    """First sends are counted and leave a gap, not a share of zero."""
+    many = [replace(miss, t=miss.t + number, common_tokens=0, closest_id=None) for number in range(30)]
+    table = frames.lookups_over_time(Trace(headers=[miss.header], lookups=many), most=10)
+    assert table["share"].isna().all()
+    assert charts.lookups_over_time(table) is not None
+
+
+def test_nothing_to_draw_is_no_chart() -> None:
+    """An empty trace gives empty frames and no charts."""
+    assert charts.lookups_over_time(frames.lookups_over_time(Trace())) is None
+    assert charts.store_ruler(frames.stores(Trace(), {"x": "x"})) is None
+
+
+# --- the store side ----------------------------------------------------------------------------------------------
+
+
+def test_store_side_of_the_incident(recorded: Trace) -> None:
+    """Kept and dropped ranges and the boundary that the rule aimed at are drawn and named."""
+    table = frames.stores(recorded, {"cpu-1": "send 1", "cpu-2": "send 2"})
+    assert set(table["state"]) == {"kept", "dropped", "boundary"}
+    chart = charts.store_ruler(table)
+    assert display.title_of(chart) == "send 1 keeps 265 of 1,105 blocks, aiming at 6,445 tokens"
+    shown = texts(chart)
+    for words in ("kept 168–200", "dropped 0–167", "kept 0–99", "aim 6,445"):
+        assert words in shown, words
+    assert "send 2: keeps 275 of 1,105 blocks, aiming at 6,336 and 6,445 tokens" in shown
+
+
+def test_dropped_is_told_from_kept_without_colour(recorded: Trace) -> None:
+    """A dropped range is a dashed outline, a kept one is filled."""
+    spec = str(charts.store_ruler(frames.stores(recorded, {"cpu-1": "send 1"})).to_dict(validate=True))
+    assert "'strokeDash': [3, 2]" in spec
+
+
+def test_store_side_of_40_groups_of_10_000_blocks(big: Trace) -> None:
+    """Few rows, few labels, and what is not drawn is counted."""
+    chart = charts.store_ruler(frames.stores(big, {"big": "send 1"}))
+    shown = texts(chart)
+    assert "groupsnotdrawn" in "".join(shown).replace(" ", "")
+    assert len([text for text in shown if text.startswith(("kept", "dropped"))]) <= 24
+    assert len([text for text in shown if text.startswith("aim")]) <= 6
+
+
+# --- the ruler, at size ------------------------------------------------------------------------------------------
+
+
+def test_ruler_of_40_groups_of_10_000_blocks(big: Trace) -> None:
+    """The group that ends the hit is drawn first, and the figure goes close enough to see what is needed."""
+    chart = charts.block_ruler(frames.blocks(big.lookups, labels={"big": "send 2"}))
+    shown = texts(chart)
+    needed = big.lookups[0].groups[9].needed
+    assert needed is not None
+    assert f"needed {needed[0]:,}–{needed[1] - 1:,}" in shown
+    assert "groupsnotdrawn" in "".join(shown).replace(" ", "")
+    assert "20,000" not in shown, "the axis begins near the end of the prompt"
+    labels = [text for text in shown if re.match(r"(stored|missing) \d", text)]
+    assert len(labels) <= 8 * 3
+
+
+def test_one_missing_block_of_thousands_is_drawn(miss: Lookup) -> None:
+    """A single missing block is wide enough to see, and ranges that a pixel can't part become one that says so."""
+    group = Group(0, "full", 16, None, 1, False, None)
+    odd = tuple((start, start + 1) for start in range(0, 9_000, 2))
+    missing = ((5_000, 5_001), (9_500, 9_501))
+    views = (GroupView(group, odd, (0, BLOCKS), missing, 0, True),)
+    lookup = replace(miss, groups=views, tokens=16 * BLOCKS, prompt_tokens=16 * BLOCKS)
+    chart = charts.block_ruler(frames.blocks([lookup]))
+    assert {"missing 5,000", "missing 9,500"} <= set(texts(chart))
+    spec = chart.to_dict()
+    low, high = spec["vconcat"][0]["layer"][0]["encoding"]["x"]["scale"]["domain"]
+    drawn = rows_in(spec)
+    bars = [(row["to"] - row["from"]) / (high - low) * 620 for row in drawn if row["state"] == "missing"]
+    assert len(bars) == 2
+    assert min(bars) >= 2.4
+    stored = [row for row in drawn if row["state"] == "stored"]
+    assert len(stored) < 20
+    assert any(row["mixed"] for row in stored)
+
+
+# --- what the notebook draws -------------------------------------------------------------------------------------
+
+
+def test_a_trace_alone_shows_its_worst_miss(recorded: Trace) -> None:
+    """The sends before and after the miss are shown with it, first sends only on the store side."""
+    seen = lookups.view(trace=str(RECORDED))
+    assert seen.with_drafter == {
+        "chatcmpl-cpu-1-0123abcd": "send 1, cpu-1",
+        "chatcmpl-cpu-2-0123abcd": "send 2, cpu-2",
+        "chatcmpl-cpu-3-0123abcd": "send 3, cpu-3",
+    }
+    assert lookups.blocks(seen, drafter=True)["send_label"].drop_duplicates().tolist() == [
+        "send 2, cpu-2",
+        "send 3, cpu-3",
+    ]
+    assert lookups.stored(seen, drafter=True)["send_label"].iloc[0] == "send 1, cpu-1"
+    assert not len(lookups.blocks(seen, drafter=False))
+    causes = lookups.summary(seen).set_index("send")["cause"]
+    assert causes["send 2, cpu-2"].iloc[0] == "stored and needed windows don't meet"
+    assert len(lookups.over_time(seen)) == len(recorded.lookups)
+    assert conclusions.block_trace(seen).text.startswith("The 5 sliding-window groups")
+
+
+def test_a_trace_without_a_miss_says_so(tmp_path: Path) -> None:
+    """Where nothing missed the longest prompt is explained, and a trace without lookups names no cause."""
+    rows = RECORDED.read_bytes().splitlines(keepends=True)
+    (tmp_path / "a.jsonl").write_bytes(b"".join(rows[:4]))
+    assert conclusions.block_trace(lookups.view(trace=str(tmp_path))).text.startswith("Nothing missed in this trace.")
+    (tmp_path / "a.jsonl").write_bytes(rows[0])
+    seen = lookups.view(trace=str(tmp_path))
+    assert "no lookup" in conclusions.block_trace(seen).text
+    for table in (lookups.over_time(seen), lookups.blocks(seen, drafter=True), lookups.summary(seen)):
+        assert not len(table)
+
+
+def test_a_trace_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    """A mistyped path is refused before anything is made."""
+    with pytest.raises(TraceError, match="No file"):
+        lookups.view(str(tmp_path / "run"), trace=str(tmp_path / "absent"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_notes_that_a_trace_from_elsewhere_was_drawn(tmp_path: Path) -> None:
+    """With a run directory named too, its stage is skipped with the reason, and nothing is measured."""
+    from prefixscope.runs import Run
+
+    lookups.view(str(tmp_path / "run"), trace=str(RECORDED))
+    stage = Run(tmp_path / "run").manifest["stages"]["trace"]
+    assert (stage["status"], stage["note"]) == ("skipped", "the notebook drew a trace from elsewhere")
