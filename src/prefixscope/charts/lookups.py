@@ -29,7 +29,7 @@ def lookups_over_time(frame: pd.DataFrame) -> Any:
     _, per_unit, unit = next(row for row in _UNITS if end >= row[0])
     since = f"{unit} since the first lookup"
     title = f"{number(misses)} of {count(total, 'lookup')} missed what an earlier request had brought"
-    if (frame["lookups"] == 1).all():
+    if frame["kind"].notna().all():
         chart = _points(frame, per_unit, since)
         words = "Filled: hit. Cross, with a tick above the plot: miss. Ring: nothing to hit yet."
     else:
