@@ -84,6 +84,7 @@ def test_lookups_over_time_has_a_point_per_lookup(recorded: Trace) -> None:
     assert "seconds since the first lookup" in shown
     assert "100%" in shown
     assert marks(chart, "point") == 8
+    assert marks(chart, "tick") == 1
 
 
 def test_many_lookups_are_drawn_as_stretches(miss: Lookup) -> None:

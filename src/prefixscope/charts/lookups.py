@@ -12,7 +12,8 @@ from prefixscope.charts.titles import wrapped_title
 from prefixscope.quantities import count, number
 from prefixscope.theme import BLUE, GREY, VERMILION
 
-_LOOKS = {"hit": (BLUE, "circle"), "miss": (VERMILION, "cross"), "nothing to hit": (GREY, "circle")}
+_LOOKS = {"nothing to hit": (GREY, "circle"), "hit": (BLUE, "circle"), "miss": (VERMILION, "cross")}
+"""Drawn in this order: a miss is never hidden."""
 _UNITS = ((2 * 86_400, 86_400, "days"), (2 * 3_600, 3_600, "hours"), (300, 60, "minutes"), (0, 1, "seconds"))
 
 
@@ -28,9 +29,9 @@ def lookups_over_time(frame: pd.DataFrame) -> Any:
     _, per_unit, unit = next(row for row in _UNITS if end >= row[0])
     since = f"{unit} since the first lookup"
     title = f"{number(misses)} of {count(total, 'lookup')} missed what an earlier request had brought"
-    if (frame["lookups"] == 1).all():
+    if frame["kind"].notna().all():
         chart = _points(frame, per_unit, since)
-        words = "Filled: hit. Cross: miss. Ring: nothing to hit yet."
+        words = "Filled: hit. Cross, with a tick above the plot: miss. Ring: nothing to hit yet."
     else:
         chart = _stretches(frame, per_unit, since)
         words = (
@@ -56,13 +57,16 @@ def _points(frame: pd.DataFrame, per_unit: int, since: str) -> Any:
     ]
     base = alt.Chart(inline(data)).encode(x=alt.X("at:Q", title=since, axis=count_axis(7)), y=_share_axis("share"))
     layers = []
-    for kind, (colour, shape) in sorted(_LOOKS.items(), key=lambda item: item[0] == "miss"):
-        hollow = kind == "nothing to hit"
-        layers.append(
-            base.transform_filter(f"datum.kind === '{kind}'").mark_point(
-                shape=shape, filled=not hollow, color=colour, size=80 if kind == "miss" else 34, opacity=0.8, clip=False
-            )
-        )
+    for kind, (colour, shape) in _LOOKS.items():
+        filled = kind != "nothing to hit"
+        size = 110 if kind == "miss" else 34
+        points = base.transform_filter(f"datum.kind === '{kind}'")
+        layers.append(points.mark_point(shape=shape, filled=filled, color=colour, size=size, opacity=0.8))
+    # Misses at 0 lie among the first sends, which are at 0 too: above the plot they stand alone.
+    strip = alt.Chart(inline([row for row in data if row["kind"] == "miss"])).mark_tick(
+        orient="vertical", height=9, thickness=1.5, color=VERMILION
+    )
+    layers.append(strip.encode(x="at:Q", y=alt.value(-9)))
     return alt.layer(*layers).properties(width=WIDTH, height=200)
 
 
