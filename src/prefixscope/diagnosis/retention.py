@@ -8,7 +8,7 @@ from __future__ import annotations
 from prefixscope.diagnosis.case import Case, Diagnosis
 from prefixscope.diagnosis.evidence import tokens_text
 from prefixscope.diagnosis.price import price
-from prefixscope.trace import GroupView, Header, ranges_text
+from prefixscope.trace import GroupView, Header, Range, Ranges, count, ranges_text
 
 FIXED_IN = (0, 30)
 """The first release whose store side aims at where a lookup lands after the drop."""
@@ -66,7 +66,9 @@ def windows_dont_meet(case: Case) -> Diagnosis | None:
     aims = sorted({one // case.unit * case.unit for one in stored.boundaries})
     aim = f" (it aims at {aims[-1]:,})" if aims else ""
     candidate = case.lookup.candidate_tokens
-    if not beside and not (case.repeats and view.group.kind == "mamba" and aims and candidate is not None):
+    if view.group.kind == "mamba" and (not case.repeats or (case.never_made(view) and candidate not in aims)):
+        return None
+    if not beside and not (view.group.kind == "mamba" and aims):
         return None
     outcome = (
         "so the hit is 0" if not case.lookup.hit_tokens else f"so the hit falls back to {case.lookup.hit_tokens:,}"
@@ -81,10 +83,9 @@ def windows_dont_meet(case: Case) -> Diagnosis | None:
         lands = "the lookup lands one drop earlier"
     return case.say(
         "windows_dont_meet",
-        f"The {case.groups(case.lookup.limiting)} end the hit: a hit at {tokens_text(candidate)} needs blocks "
-        f"{ranges_text([view.needed])}, {there}, {ranges_text(view.missing)} were "
-        f"never kept, {outcome}. In vLLM {case.header.version} the store side keeps the blocks around the prompt's "
-        f"end{aim}, and {lands}.",
+        f"The {case.groups(case.lookup.limiting)} end the hit: a hit at {tokens_text(candidate)} needs "
+        f"{_blocks([view.needed])}, {there}, {_never(view)} kept, {outcome}. "
+        f"In vLLM {case.header.version} the store side keeps the blocks around the prompt's end{aim}, and {lands}.",
         _make_them_meet(case),
         price(case),
     )
@@ -125,10 +126,14 @@ def chunk_ends(case: Case) -> Diagnosis | None:
 
 
 def _chunk_remedy(case: Case) -> str:
+    block = max(view.group.block_size for view in case.lookup.groups if view.group.kind == "mamba")
+    keep = "; the retention interval can't keep a state that was never made"
+    if case.header.interval != "dense":
+        keep = f" and set --prefix-cache-retention-interval to {block} to keep those states: neither helps alone"
+    again = "Send it once more" if case.repeats else "Send another prompt with the same part"
     return (
-        "Send it once more (vLLM then ends a chunk there and keeps the state), or lower --max-num-batched-tokens to "
-        f"{max(view.group.block_size for view in case.lookup.groups):,}, so that every block's end is a chunk's end; "
-        "the retention interval can't keep a state that was never made."
+        f"{again} (vLLM then ends a chunk there and keeps the state), or lower --max-num-batched-tokens to {block}, so "
+        f"that a chunk ends at every block's end{keep}."
     )
 
 
@@ -151,8 +156,8 @@ def interval_too_long(case: Case) -> Diagnosis | None:
     return case.say(
         "interval_too_long",
         f"The {case.groups(case.lookup.limiting)} end the hit at {case.lookup.hit_tokens:,}: a hit at "
-        f"{tokens_text(case.lookup.candidate_tokens)} needs blocks {_needed(view)}, "
-        f"and with one checkpoint every {interval:,} tokens {ranges_text(view.missing)} were never kept.",
+        f"{tokens_text(case.lookup.candidate_tokens)} needs {_needed(view)}, "
+        f"and with one checkpoint every {interval:,} tokens {_never(view)} kept.",
         f"Set --prefix-cache-retention-interval to a smaller multiple of {case.header.scheduler_block} "
         f"({_suggested(case)} here).",
         price(case),
@@ -175,7 +180,7 @@ def shared_part(case: Case) -> Diagnosis | None:
             "shared_part",
             f"Request {lookup.closest_id} shares the first {case.common_tokens:,} tokens, and the "
             f"{case.groups(lookup.limiting)} keep no checkpoint there: a hit at {tokens_text(lookup.candidate_tokens)} "
-            f"needs blocks {_needed(view)}, {ranges_text(view.missing)} were never "
+            f"needs {_needed(view)}, {_never(view)} "
             f"{'made, because no prefill chunk ended there' if never_made else 'kept'}.",
             _chunk_remedy(case)
             if never_made
@@ -193,7 +198,15 @@ def shared_part(case: Case) -> Diagnosis | None:
 
 
 def _needed(view: GroupView) -> str:
-    return ranges_text([view.needed] if view.needed else [])
+    return _blocks([view.needed] if view.needed else [])
+
+
+def _blocks(ranges: Ranges | list[Range]) -> str:
+    return f"block{'' if count(ranges) == 1 else 's'} {ranges_text(ranges)}"
+
+
+def _never(view: GroupView) -> str:
+    return f"{ranges_text(view.missing)} {'was' if count(view.missing) == 1 else 'were'} never"
 
 
 def _interval_tokens(header: Header) -> int | None:

@@ -162,9 +162,8 @@ class Recorder:
         entry.kept[gid] = union(entry.kept.get(gid, []), from_flags(flags, start))
         entry.dropped[gid] = union(entry.dropped.get(gid, []), from_flags([not flag for flag in flags], start))
         if engine.kinds[gid] == "mamba" and any(null):
-            # The rule would keep it, but prefill made no state there.
-            empty = [want and is_null for want, is_null in zip(wanted, null, strict=True)]
-            entry.null[gid] = union(entry.null.get(gid, []), from_flags(empty, start))
+            # Prefill ended no chunk there, so there was no state to keep or drop.
+            entry.null[gid] = union(entry.null.get(gid, []), from_flags(null, start))
         if boundaries is not None:
             entry.boundaries[gid] = sorted({int(one) for one in boundaries})
         entry.unwritten = True

@@ -124,8 +124,8 @@ class Scanner:
         if not step["drop"] or engine.kinds[gid] != "sliding":
             return candidate
         size = engine.block_sizes[gid]
-        most = max(0, int(step["max"]) // size - 1) * size
-        return min(candidate, most // engine.alignment * engine.alignment)
+        most: int = max(0, step["max"] // size - 1) * size
+        return min(candidate, most - most % engine.alignment)
 
 
 def _backs(steps: list[dict[str, Any]], gid: int) -> int | None:

@@ -139,7 +139,7 @@ class Kept:
 class Stored:
     """The store side of one request in one group: kept and dropped blocks, and the boundaries the rule aimed at.
 
-    ``null`` are dropped Mamba blocks that the rule would have kept: prefill ended no chunk there, so no state was made.
+    ``null`` are the dropped Mamba blocks that held nothing: prefill ended no chunk there, so no state was made.
     """
 
     group: Group
