@@ -15,6 +15,7 @@ import pytest
 
 from prefixscope.engine import Engine
 from prefixscope.investigation import Investigation
+from prefixscope.kit import write_kit
 from prefixscope.measure import REPEATS, Series, finished, measure
 from prefixscope.runs import Run
 from prefixscope.setting import Setting
@@ -50,6 +51,12 @@ def quick_run(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Quick
     done = prefixscope("run", "--quick", "--json", "-o", str(path))
     answer = json.loads(done.stdout) if done.stdout.strip().startswith("{") else {}
     return QuickRun(path, done.returncode, answer, done.stderr)
+
+
+@pytest.fixture(scope="session")
+def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tracing kit, written once."""
+    return write_kit(tmp_path_factory.mktemp("kit"))
 
 
 class Bench:
