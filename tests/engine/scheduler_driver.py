@@ -12,6 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -28,6 +29,7 @@ from vllm.config import (
     SpeculativeConfig,
     VllmConfig,
 )
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, SupportsHMA
 from vllm.plugins import load_general_plugins
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
@@ -143,6 +145,15 @@ def scheduler(scenario: dict[str, Any], model_dir: Path) -> Any:
         hash_block_size=hash_block,
         log_stats=False,
     )
+    if "remote_tokens" in scenario:
+        # A KV connector that always has so many tokens past the local blocks, and loads them at once.
+        shape = type("Remote", (KVConnectorBase_V1, SupportsHMA), {})
+        made.connector = MagicMock(shape, supports_divergent_local_hybrid_hits=False, requires_kv_delivery=False)
+        made.connector.get_num_new_matched_tokens.return_value = (scenario["remote_tokens"], False)
+        made.connector.request_finished.return_value = (False, None)
+        made.connector.request_finished_all_groups.return_value = (False, None)
+        made.connector.get_kv_connector_stats.return_value = None
+        made.connector.take_events.return_value = ()
     lookahead = getattr(config, "num_hash_lookahead_tokens", None)
     made.driver_hasher = get_request_block_hasher(hash_block, sha256, *(() if lookahead is None else (lookahead,)))
     return made

@@ -49,6 +49,13 @@ class Case:
         return self.lookup.common_tokens + self.header.hash_block > self.lookup.tokens - 1
 
     @property
+    def own_lookups(self) -> tuple[tuple[Lookup, ...], tuple[Lookup, ...]]:
+        """This request's lookups before the one that is explained, and after it."""
+        own = self.trace.all_lookups(self.lookup.engine_request_id)
+        at = own.index(self.lookup)
+        return own[:at], own[at + 1 :]
+
+    @property
     def common_tokens(self) -> int:
         """Tokens shared with the closest earlier request: to the token where the trace says so, else in hash blocks."""
         exact = self.lookup.exact_tokens
@@ -90,4 +97,15 @@ class Case:
 
     def say(self, cause: str, sentence: str, remedy: str, price: str, *more: str) -> Diagnosis:
         """The cause in words, with what was recorded of the lookup."""
-        return Diagnosis(cause, sentence, (*evidence(self.lookup), *more), remedy, price)
+        return Diagnosis(cause, sentence, (*evidence(self.lookup), *self._preempted(), *more), remedy, price)
+
+    def _preempted(self) -> tuple[str, ...]:
+        # What usage reports is the first admission; this is where the time of a preempted request went.
+        if self.lookup.admitted_tokens is None:
+            return ()
+        again = [(one.tokens, one.admitted_tokens) for one in self.own_lookups[1] if one.admitted_tokens is not None]
+        return tuple(
+            f"It was preempted and admitted again with {used:,} of {tokens:,} tokens cached: the other "
+            f"{tokens - used:,} were computed a second time."
+            for tokens, used in again
+        )

@@ -186,6 +186,8 @@ class Recorder:
         entry = engine.requests.get(request.request_id)
         if entry is None:
             return
+        if entry.requeueing:
+            return
         if entry.unwritten:
             self._write_store(engine, request.request_id, entry, "end")
         if not entry.admitted:
@@ -206,6 +208,14 @@ class Recorder:
         # It will be looked up and admitted afresh, against a cache that may have changed.
         entry.signature = None
         entry.admitted = False
+        entry.retries = 0
+        # Its blocks are freed now, as if it ended.
+        entry.requeueing = True
+
+    def note_requeued(self, scheduler: Any, request: Any) -> None:
+        entry = self.engine(scheduler.kv_cache_manager).requests.get(request.request_id)
+        if entry is not None:
+            entry.requeueing = False
 
     def note_evict(self, pool: Any, key: bytes) -> None:
         engine: Engine | None = getattr(pool, _MARK, None)

@@ -28,6 +28,7 @@ class Request:
         "lookups",
         "null",
         "prompt_stored",
+        "requeueing",
         "retries",
         "signature",
         "unwritten",
@@ -36,7 +37,7 @@ class Request:
     def __init__(self) -> None:
         self.signature: object = None
         self.lookups = self.retries = 0
-        self.admitted = self.prompt_stored = self.unwritten = False
+        self.admitted = self.prompt_stored = self.requeueing = self.unwritten = False
         self.kept: dict[int, Ranges] = {}
         self.dropped: dict[int, Ranges] = {}
         self.null: dict[int, Ranges] = {}
