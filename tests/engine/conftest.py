@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from bench import Bench, QuickRun, prefixscope
 
 from prefixscope.engine import Engine
 from prefixscope.investigation import Investigation
+from prefixscope.kit import write_kit
 from prefixscope.runs import Run
 from prefixscope.target import Target
 
@@ -22,6 +24,12 @@ def quick_run(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Quick
     done = prefixscope("run", "--quick", "--json", "-o", str(path))
     answer = json.loads(done.stdout) if done.stdout.strip().startswith("{") else {}
     return QuickRun(path, done.returncode, answer, done.stderr)
+
+
+@pytest.fixture(scope="session")
+def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tracing kit, written once."""
+    return write_kit(tmp_path_factory.mktemp("kit"))
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,11 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1")
 
 import torch
 import vllm
@@ -27,6 +29,7 @@ from vllm.config import (
     SpeculativeConfig,
     VllmConfig,
 )
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, SupportsHMA
 from vllm.plugins import load_general_plugins
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
@@ -69,39 +72,62 @@ GEOMETRIES: dict[str, tuple[list[Any], int, int]] = {
 }
 
 
+def geometry(given: str | dict[str, Any]) -> tuple[list[tuple[Any, bool]], int, int]:
+    """Group specs with their drafter flags, scheduler block and hash block, by a name above or as described."""
+    if isinstance(given, str):
+        specs, block, hash_block = GEOMETRIES[given]
+        return [(spec, False) for spec in specs], block, hash_block
+    rows: list[tuple[Any, bool]] = []
+    for heads, group in enumerate(given["groups"], start=1):
+        size, flag = group["block_size"], group.get("drafter", False)
+        # Head counts differ, so that groups with equal blocks stay apart as they do in the models.
+        if group["kind"] == "mamba":
+            spec = mamba(size)
+        elif group["kind"] == "sliding":
+            spec = sliding(size, group["window"], heads)
+        else:
+            spec = full(size, heads)
+        rows += [(spec, flag)] * group.get("count", 1)
+    return rows, given["scheduler_block"], given["hash_block"]
+
+
 def scheduler(scenario: dict[str, Any], model_dir: Path) -> Any:
     from vllm.v1.core.sched.scheduler import Scheduler
 
-    specs, block, hash_block = GEOMETRIES[scenario["geometry"]]
+    specs, block, hash_block = geometry(scenario["geometry"])
     interval, pool = scenario.get("interval", 0), scenario.get("pool", 20000)
+    states = [spec.block_size for spec, _ in specs if isinstance(spec, MambaSpec)]
     retention = {} if RELEASE < (0, 29) else {"prefix_cache_retention_interval": interval}
     if RELEASE < (0, 29):
         os.environ.pop("VLLM_PREFIX_CACHE_RETENTION_INTERVAL", None)
         if interval is not None:
             os.environ["VLLM_PREFIX_CACHE_RETENTION_INTERVAL"] = str(interval)
-    groups = [KVCacheGroupSpec([f"layer.{gid}"], spec) for gid, spec in enumerate(specs)]
+    groups = [KVCacheGroupSpec([f"layer.{gid}"], spec, is_eagle_group=flag) for gid, (spec, flag) in enumerate(specs)]
     target = str(model_dir / "target")
-    model = ModelConfig(model=target, tokenizer=target, max_model_len=32768, dtype="bfloat16", seed=0)
+    model = ModelConfig(model=target, tokenizer=target, max_model_len=131072, dtype="bfloat16", seed=0)
     parallel = ParallelConfig()
     speculative = None
     if scenario.get("mtp", True):
         speculative = SpeculativeConfig(
             method="mtp",
             model=str(model_dir / "drafter"),
-            num_speculative_tokens=7,
+            num_speculative_tokens=scenario.get("spec_tokens", 7),
             target_model_config=model,
             target_parallel_config=parallel,
         )
-    cache = CacheConfig(block_size=hash_block, enable_prefix_caching=scenario.get("caching", True), **retention)
+    parallel.data_parallel_rank = parallel.data_parallel_index = scenario.get("rank", 0)
+    cache = CacheConfig(
+        block_size=max([hash_block, *states]), enable_prefix_caching=scenario.get("caching", True), **retention
+    )
     cache.num_gpu_blocks = pool
-    if scenario["geometry"].startswith("hybrid"):
+    if states:
         # What vLLM resolves for such a model: prefill then stops at block ends, where a state can be kept.
         cache.mamba_cache_mode = "align"
     config = VllmConfig(
         scheduler_config=SchedulerConfig(
             max_num_seqs=16,
-            max_num_batched_tokens=2048,
-            max_model_len=32768,
+            max_num_batched_tokens=scenario.get("batch", 2048),
+            max_model_len=131072,
             enable_chunked_prefill=True,
             is_encoder_decoder=False,
         ),
@@ -119,6 +145,15 @@ def scheduler(scenario: dict[str, Any], model_dir: Path) -> Any:
         hash_block_size=hash_block,
         log_stats=False,
     )
+    if "remote_tokens" in scenario:
+        # A KV connector that always has so many tokens past the local blocks, and loads them at once.
+        shape = type("Remote", (KVConnectorBase_V1, SupportsHMA), {})
+        made.connector = MagicMock(shape, supports_divergent_local_hybrid_hits=False, requires_kv_delivery=False)
+        made.connector.get_num_new_matched_tokens.return_value = (scenario["remote_tokens"], False)
+        made.connector.request_finished.return_value = (False, None)
+        made.connector.request_finished_all_groups.return_value = (False, None)
+        made.connector.get_kv_connector_stats.return_value = None
+        made.connector.take_events.return_value = ()
     lookahead = getattr(config, "num_hash_lookahead_tokens", None)
     made.driver_hasher = get_request_block_hasher(hash_block, sha256, *(() if lookahead is None else (lookahead,)))
     return made
@@ -127,9 +162,10 @@ def scheduler(scenario: dict[str, Any], model_dir: Path) -> Any:
 def request(made: Any, send: dict[str, Any]) -> Any:
     base = send.get("base", 0)
     tokens = [base + index for index in range(send["tokens"])]
-    # From `differs_at` on the prompt is another one.
+    # From `differs_at` on the prompt is another one; `tail` tells several such prompts apart.
     if "differs_at" in send:
-        tokens[send["differs_at"] :] = [30000 + index % 1000 for index in range(send["tokens"] - send["differs_at"])]
+        other = 300000 + 1000 * send.get("tail", 0)
+        tokens[send["differs_at"] :] = [other + index % 1000 for index in range(send["tokens"] - send["differs_at"])]
     return Request(
         request_id=f"chatcmpl-{send['id']}-0123abcd",
         prompt_token_ids=tokens,
@@ -166,7 +202,7 @@ def drive(made: Any, sends: list[dict[str, Any]]) -> dict[str, int]:
                 pooler_output=[],
             ),
         )
-    raise RuntimeError("the scheduler does not come to an end")
+    raise RuntimeError(f"the scheduler does not come to an end with {sorted(requests)}")
 
 
 def main() -> None:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from driving import Driven, drive
 
 from prefixscope.diagnosis import explain
 from prefixscope.kit import TRACE_DIRECTORY, kit_environment, write_kit
-from prefixscope.trace import Lookup, Trace, ranges_text, read_trace
+from prefixscope.trace import Lookup, Trace, ranges_text
 
 pytestmark = pytest.mark.engine
-
-DRIVER = Path(__file__).with_name("scheduler_driver.py")
 
 
 def repeat(name: str, tokens: int, times: int = 3, **more: Any) -> list[dict[str, Any]]:
@@ -73,43 +69,6 @@ SCENARIOS: list[dict[str, Any]] = [
     },
     {"geometry": "gemma-16-64", "interval": 0, "caching": False, "sends": repeat("uncached", 2000, 1)},
 ]
-
-
-@dataclass(frozen=True)
-class Driven:
-    """One run of the driver: the hits that the scheduler used, and the folder of the trace."""
-
-    hits: dict[str, int]
-    folder: Path
-    log: str
-
-    @property
-    def trace(self) -> Trace:
-        return read_trace(self.folder)
-
-
-def drive(
-    python: str, model_dir: Path, folder: Path, scenarios: list[dict[str, Any]], environment: dict[str, str]
-) -> Driven:
-    result = folder / "result.json"
-    wanted = {"model_dir": str(model_dir), "scenarios": scenarios, "result": str(result)}
-    done = subprocess.run(
-        [python, str(DRIVER)],
-        input=json.dumps(wanted),
-        text=True,
-        capture_output=True,
-        timeout=300,
-        env={**os.environ, "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", **environment},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    hits = {name: hit for one in json.loads(result.read_text(encoding="utf-8"))["hits"] for name, hit in one.items()}
-    return Driven(hits, folder / "trace", done.stdout + done.stderr)
-
-
-@pytest.fixture(scope="module")
-def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_kit(tmp_path_factory.mktemp("kit"))
 
 
 @pytest.fixture(scope="module")

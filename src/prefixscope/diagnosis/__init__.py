@@ -10,6 +10,7 @@ store side kept were all recorded inside the engine (`prefixscope.trace`); here 
 | cannot_hit | the prompt is shorter than the shortest that can hit |
 | cold | nothing like this prompt came before |
 | windows_dont_meet | what was stored and what the lookup needs lie side by side (the incident) |
+| chunk_ends | a Mamba state exists only where a prefill chunk ended, and none ended where this lookup lands |
 | third_send | it is not, any more: an earlier send missed and left the blocks behind |
 | interval_too_long | the checkpoints that the interval keeps are far apart |
 | shared_part | only a part of the prompt was seen before, and no checkpoint lies at its end |

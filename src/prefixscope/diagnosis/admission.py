@@ -54,15 +54,13 @@ def cannot_hit(case: Case) -> Diagnosis | None:
 
 
 def retried(case: Case) -> Diagnosis | None:
-    own = case.trace.all_lookups(case.lookup.engine_request_id)
-    best = max((one.hit_tokens for one in own), default=0)
-    preempted = any(one.kind == "preempt" and one.request_id == case.lookup.request_id for one in case.trace.incidents)
+    best = max((one.hit_tokens for one in case.own_lookups[0]), default=0)
     if best <= case.lookup.hit_tokens:
         return None
-    why = "it was preempted" if preempted else f"it waited for room, {case.lookup.retries} times looked up in vain"
     return case.say(
         "retried",
-        f"The request was first told {best:,} cached tokens; {why}, and was admitted with {case.lookup.hit_tokens:,}.",
+        f"The request was first told {best:,} cached tokens; it waited for room, {case.lookup.retries} times looked up "
+        f"in vain, and was admitted with {case.lookup.hit_tokens:,}.",
         "Give the engine more KV cache or fewer concurrent requests.",
         NO_PRICE,
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from prefixscope.diagnosis.evidence import evidence, groups_text
-from prefixscope.trace import GroupView, Header, Lookup, Stored, Trace, intersect
+from prefixscope.trace import GroupView, Header, Lookup, Ranges, Stored, Trace, intersect, subtract
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,38 @@ class Case:
         """Whether an earlier request had this prompt in full, as far as whole hash blocks tell."""
         return self.lookup.common_tokens + self.header.hash_block > self.lookup.tokens - 1
 
-    def once_held(self, view: GroupView) -> tuple[tuple[int, int], ...]:
+    @property
+    def own_lookups(self) -> tuple[tuple[Lookup, ...], tuple[Lookup, ...]]:
+        """This request's lookups before the one that is explained, and after it."""
+        own = self.trace.all_lookups(self.lookup.engine_request_id)
+        at = own.index(self.lookup)
+        return own[:at], own[at + 1 :]
+
+    @property
+    def common_tokens(self) -> int:
+        """Tokens shared with the closest earlier request: to the token where the trace says so, else in hash blocks."""
+        exact = self.lookup.exact_tokens
+        return self.lookup.common_tokens if exact is None else exact
+
+    def once_held(self, view: GroupView) -> Ranges:
         """Missing blocks of a group that the closest earlier request had found cached or had stored."""
+        return intersect(view.missing, self._left(view))
+
+    def gone(self, view: GroupView) -> Ranges:
+        """Blocks of the common prefix that the closest earlier request had cached or stored, and are not now."""
+        return subtract(self._left(view), view.cached) if view.known and view.scanned is None else ()
+
+    def never_made(self, view: GroupView) -> bool:
+        """Whether a Mamba group misses states that the closest earlier request never made: no chunk ended there."""
+        stored = self.stored.get(view.group.gid)
+        if view.group.kind != "mamba" or not view.missing or self.closest is None:
+            return False
+        whole = self.closest.tokens // view.group.block_size
+        null = () if stored is None else stored.null
+        # A state inside the last, unfinished block is none that the store side counts.
+        return not subtract(intersect(view.missing, [(0, whole)]), null)
+
+    def _left(self, view: GroupView) -> Ranges:
         held: list[tuple[int, int]] = []
         if self.closest is not None:
             for one in self.closest.groups:
@@ -59,7 +89,7 @@ class Case:
         if stored is not None:
             held += stored.kept
         common = self.lookup.common_tokens // view.group.block_size
-        return intersect(intersect(view.missing, [(0, common)]), held)
+        return intersect([(0, common)], held)
 
     def groups(self, gids: Iterable[int]) -> str:
         """These groups, the way a sentence names them."""
@@ -67,4 +97,15 @@ class Case:
 
     def say(self, cause: str, sentence: str, remedy: str, price: str, *more: str) -> Diagnosis:
         """The cause in words, with what was recorded of the lookup."""
-        return Diagnosis(cause, sentence, (*evidence(self.lookup), *more), remedy, price)
+        return Diagnosis(cause, sentence, (*evidence(self.lookup), *self._preempted(), *more), remedy, price)
+
+    def _preempted(self) -> tuple[str, ...]:
+        # What usage reports is the first admission; this is where the time of a preempted request went.
+        if self.lookup.admitted_tokens is None:
+            return ()
+        again = [(one.tokens, one.admitted_tokens) for one in self.own_lookups[1] if one.admitted_tokens is not None]
+        return tuple(
+            f"It was preempted and admitted again with {used:,} of {tokens:,} tokens cached: the other "
+            f"{tokens - used:,} were computed a second time."
+            for tokens, used in again
+        )

@@ -39,7 +39,9 @@ def explain(trace: Trace, request_id: str, *, repeat_of: str | None = None, othe
 
 def _third_send(case: Case) -> Diagnosis | None:
     lookup, before = case.lookup, case.closest
-    if before is None or before.junction_tokens is None or not case.repeats:
+    if before is None or before.junction_tokens is None:
+        return None
+    if not case.repeats and before.junction_tokens // case.unit * case.unit != lookup.hit_tokens:
         return None
     if lookup.hit_tokens <= before.hit_tokens or before.junction_tokens < lookup.hit_tokens:
         return None
@@ -91,6 +93,7 @@ _RULES = (
     history.cache_reset,
     history.evicted,
     retention.windows_dont_meet,
+    retention.chunk_ends,
     retention.interval_too_long,
     retention.shared_part,
 )

@@ -19,6 +19,14 @@ def never_seen(case: Case) -> Diagnosis | None:
         return _not_the_same(case, case.repeat_of)
     if any(view.cached for view in lookup.groups):
         return None
+    if lookup.near_id is not None and lookup.near_scope and 4 * lookup.near_tokens >= lookup.tokens:
+        return case.say(
+            "prompts_differ",
+            f"The prompt shares its first {lookup.near_tokens:,} tokens with {lookup.near_id} and no more, and here a "
+            f"hit covers whole multiples of {case.unit:,} tokens: a shared part needs at least that many.",
+            "Make the shared part longer, or the blocks smaller (--block-size, --prefix-match-unit).",
+            NO_PRICE,
+        )
     # A first send and a repeat that went wrong look alike unless the caller says which one it should be.
     alike = [one for one in case.trace.of_length(lookup.prompt_tokens) if one.t < lookup.t and _peer(case, one)]
     doubt = ""
@@ -33,6 +41,7 @@ def never_seen(case: Case) -> Diagnosis | None:
         f"{doubt}",
         "Send it again.",
         "Nothing to pay.",
+        *_same_tokens(lookup),
     )
 
 
@@ -50,7 +59,16 @@ def _not_the_same(case: Case, other: Lookup) -> Diagnosis:
         f"Not one block is shared with {other.request_id}, which it should repeat: {_difference(case, other)}",
         "Compare the two requests: a date in the chat template, the adapter, cache_salt.",
         "Nothing to pay.",
+        *_same_tokens(case.lookup),
     )
+
+
+def _same_tokens(lookup: Lookup) -> tuple[str, ...]:
+    if lookup.near_id is None or not lookup.near_tokens:
+        return ()
+    if lookup.near_scope:
+        return (f"The first {lookup.near_tokens:,} tokens are those of {lookup.near_id}; the next one differs.",)
+    return (f"{lookup.near_id} starts with the same tokens, under another cache salt or LoRA adapter.",)
 
 
 def _difference(case: Case, other: Lookup) -> str:
@@ -98,6 +116,10 @@ def evicted(case: Case) -> Diagnosis | None:
     before = case.closest
     gone = [(view, case.once_held(view)) for view in case.short]
     gone = [(view, held) for view, held in gone if held]
+    if not gone:
+        # A full-attention group that lost blocks lowers the candidate for all the others.
+        gone = [(view, case.gone(view)) for view in case.lookup.groups if view.group.kind == "full"]
+        gone = [(view, held) for view, held in gone if held]
     if before is None or not gone:
         return None
     held = gone[0][1]

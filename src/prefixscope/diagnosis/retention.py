@@ -8,7 +8,7 @@ from __future__ import annotations
 from prefixscope.diagnosis.case import Case, Diagnosis
 from prefixscope.diagnosis.evidence import tokens_text
 from prefixscope.diagnosis.price import price
-from prefixscope.trace import GroupView, Header, ranges_text
+from prefixscope.trace import GroupView, Header, Range, Ranges, count, ranges_text
 
 FIXED_IN = (0, 30)
 """The first release whose store side aims at where a lookup lands after the drop."""
@@ -51,28 +51,41 @@ def as_far_as_possible(case: Case) -> Diagnosis | None:
 
 def windows_dont_meet(case: Case) -> Diagnosis | None:
     """The incident: what was kept and what is needed overlap or touch, and the rest was never kept."""
-    if not case.repeats or not case.short or not case.header.drop_groups:
+    if not case.short or case.header.interval not in (0, None):
         return None
     view = case.short[0]
     stored = case.stored.get(view.group.gid)
     if view.needed is None or stored is None or view.group.kind not in ("sliding", "mamba"):
         return None
-    # Kept side by side with what is needed: it starts inside the needed range and reaches past it.
-    beside = [one for one in stored.kept if view.needed[0] < one[0] <= view.needed[1] <= one[1]]
-    if not beside or _interval_tokens(case.header) not in (0, None):
+    if case.repeats and not case.header.drop_groups:
         return None
+    # Kept side by side with what is needed: it starts inside the needed range and reaches past it. A prompt that leaves
+    # the earlier one before its end must overlap: blocks that only touch are another place's checkpoint.
+    last = view.needed[1] if case.repeats else view.needed[1] - 1
+    beside = [one for one in stored.kept if view.needed[0] < one[0] <= last and view.needed[1] <= one[1]]
     aims = sorted({one // case.unit * case.unit for one in stored.boundaries})
     aim = f" (it aims at {aims[-1]:,})" if aims else ""
     candidate = case.lookup.candidate_tokens
+    if view.group.kind == "mamba" and (not case.repeats or (case.never_made(view) and candidate not in aims)):
+        return None
+    if not beside and not (view.group.kind == "mamba" and aims):
+        return None
     outcome = (
         "so the hit is 0" if not case.lookup.hit_tokens else f"so the hit falls back to {case.lookup.hit_tokens:,}"
     )
+    there = f"blocks {ranges_text(beside)} are stored" if beside else "none beside them is stored"
+    if not case.repeats:
+        lands = f"this prompt leaves {case.lookup.closest_id} at token {case.common_tokens:,}, shortly before that"
+    elif candidate in aims:
+        # The scheduler ends its chunks elsewhere, at states that the rule then drops.
+        lands = "prefill ended no chunk there to make a state"
+    else:
+        lands = "the lookup lands one drop earlier"
     return case.say(
         "windows_dont_meet",
-        f"The {case.groups(case.lookup.limiting)} end the hit: a hit at {tokens_text(candidate)} needs blocks "
-        f"{ranges_text([view.needed])}, blocks {ranges_text(beside)} are stored, {ranges_text(view.missing)} were "
-        f"never kept, {outcome}. In vLLM {case.header.version} the store side keeps the blocks around the prompt's "
-        f"end{aim}, and the lookup lands one drop earlier.",
+        f"The {case.groups(case.lookup.limiting)} end the hit: a hit at {tokens_text(candidate)} needs "
+        f"{_blocks([view.needed])}, {there}, {_never(view)} kept, {outcome}. "
+        f"In vLLM {case.header.version} the store side keeps the blocks around the prompt's end{aim}, and {lands}.",
         _make_them_meet(case),
         price(case),
     )
@@ -81,6 +94,11 @@ def windows_dont_meet(case: Case) -> Diagnosis | None:
 def _make_them_meet(case: Case) -> str:
     """The remedy where windows don't meet, as far as the engine's release has one."""
     release, tokens = _release(case.header), _suggested(case)
+    if not case.header.drop_groups:
+        return (
+            f"Set --prefix-cache-retention-interval to a multiple of {case.header.scheduler_block} ({tokens} here); "
+            "vllm#57610 reports it, vllm#57613 proposes to keep one unit more."
+        )
     if release < (0, 29):
         return f"Unset VLLM_PREFIX_CACHE_RETENTION_INTERVAL, or set it to {tokens}, or move to {_FIX} or later."
     if release >= FIXED_IN:
@@ -89,6 +107,43 @@ def _make_them_meet(case: Case) -> str:
         f"Set --prefix-cache-retention-interval to a multiple of {case.header.scheduler_block} ({tokens} here), "
         f"or move to {_FIX} or later."
     )
+
+
+def chunk_ends(case: Case) -> Diagnosis | None:
+    """A recurrent state can be stored only where a prefill chunk ends, and none ended at the candidate."""
+    made = [view for view in case.short if case.never_made(view)]
+    if not made or not case.repeats or case.closest is None:
+        return None
+    view = made[0]
+    return case.say(
+        "chunk_ends",
+        f"The {case.groups(case.lookup.limiting)} end the hit at {case.lookup.hit_tokens:,}: a hit at "
+        f"{tokens_text(case.lookup.candidate_tokens)} needs the state after that token, and when "
+        f"{case.closest.request_id} was computed no prefill chunk ended there. {_states(view)}",
+        _chunk_remedy(case),
+        "More and shorter prefill steps.",
+    )
+
+
+def _chunk_remedy(case: Case) -> str:
+    block = max(view.group.block_size for view in case.lookup.groups if view.group.kind == "mamba")
+    keep = "; the retention interval can't keep a state that was never made"
+    if case.header.interval != "dense":
+        keep = f" and set --prefix-cache-retention-interval to {block} to keep those states: neither helps alone"
+    again = "Send it once more" if case.repeats else "Send another prompt with the same part"
+    return (
+        f"{again} (vLLM then ends a chunk there and keeps the state), or lower --max-num-batched-tokens to {block}, so "
+        f"that a chunk ends at every block's end{keep}."
+    )
+
+
+def _states(view: GroupView) -> str:
+    ends = [number * view.group.block_size for start, stop in view.cached for number in range(start + 1, stop + 1)]
+    ends = sorted({*ends, *view.partial_tokens})
+    if not ends:
+        return "No state of this prompt is cached."
+    more = f"{len(ends) - 4:,} earlier ones and " if len(ends) > 4 else ""
+    return f"States are cached after tokens {more}{', '.join(f'{one:,}' for one in ends[-4:])}."
 
 
 def interval_too_long(case: Case) -> Diagnosis | None:
@@ -101,8 +156,8 @@ def interval_too_long(case: Case) -> Diagnosis | None:
     return case.say(
         "interval_too_long",
         f"The {case.groups(case.lookup.limiting)} end the hit at {case.lookup.hit_tokens:,}: a hit at "
-        f"{tokens_text(case.lookup.candidate_tokens)} needs blocks {_needed(view)}, "
-        f"and with one checkpoint every {interval:,} tokens {ranges_text(view.missing)} were never kept.",
+        f"{tokens_text(case.lookup.candidate_tokens)} needs {_needed(view)}, "
+        f"and with one checkpoint every {interval:,} tokens {_never(view)} kept.",
         f"Set --prefix-cache-retention-interval to a smaller multiple of {case.header.scheduler_block} "
         f"({_suggested(case)} here).",
         price(case),
@@ -113,17 +168,23 @@ def shared_part(case: Case) -> Diagnosis | None:
     lookup = case.lookup
     if lookup.closest_id is None or case.repeats:
         return None
-    common = lookup.common_tokens
-    first = f"token {common:,} to {common + case.header.hash_block:,}"
+    common = case.common_tokens
+    first = f"token {common:,}" + (
+        "" if lookup.exact_tokens is not None else f" to {common + case.header.hash_block:,}"
+    )
     kept_back = [view for view in case.short if view.group.kind in ("sliding", "mamba")]
     if kept_back:
         view = kept_back[0]
+        never_made = case.never_made(view)
         return case.say(
             "shared_part",
-            f"Request {lookup.closest_id} shares the first {common:,} tokens, and the {case.groups(lookup.limiting)} "
-            f"keep no checkpoint there: a hit at {tokens_text(lookup.candidate_tokens)} needs blocks "
-            f"{_needed(view)}, {ranges_text(view.missing)} were never kept.",
-            f"Send another prompt with the same part (vLLM then stores its end), or set "
+            f"Request {lookup.closest_id} shares the first {case.common_tokens:,} tokens, and the "
+            f"{case.groups(lookup.limiting)} keep no checkpoint there: a hit at {tokens_text(lookup.candidate_tokens)} "
+            f"needs {_needed(view)}, {_never(view)} "
+            f"{'made, because no prefill chunk ended there' if never_made else 'kept'}.",
+            _chunk_remedy(case)
+            if never_made
+            else "Send another prompt with the same part (vLLM then stores its end), or set "
             f"--prefix-cache-retention-interval to {_suggested(case)}.",
             price(case),
         )
@@ -137,7 +198,15 @@ def shared_part(case: Case) -> Diagnosis | None:
 
 
 def _needed(view: GroupView) -> str:
-    return ranges_text([view.needed] if view.needed else [])
+    return _blocks([view.needed] if view.needed else [])
+
+
+def _blocks(ranges: Ranges | list[Range]) -> str:
+    return f"block{'' if count(ranges) == 1 else 's'} {ranges_text(ranges)}"
+
+
+def _never(view: GroupView) -> str:
+    return f"{ranges_text(view.missing)} {'was' if count(view.missing) == 1 else 'were'} never"
 
 
 def _interval_tokens(header: Header) -> int | None:

@@ -9,7 +9,7 @@ from . import versions
 from .header import header_fields
 from .ranges import from_flags, union
 from .scan import Scanner
-from .state import Engine, Request
+from .state import Engine, Recent, Request
 from .writer import Writer
 
 _MARK = "_prefixscope_trace"
@@ -79,7 +79,7 @@ class Recorder:
             step["candidate"] = candidate
             rounded = candidate // engine.alignment * engine.alignment
             if step["backs"] < rounded:
-                limiting, limiting_candidate = step["gids"], rounded
+                limiting, limiting_candidate = step["gids"], self.scanner.possible(engine, step, rounded)
             candidate = min(candidate, step["backs"])
         hashes = request.block_hashes
         groups, scan = self.scanner.scan(engine, hashes, steps, limiting)
@@ -101,10 +101,17 @@ class Recorder:
             "free_blocks": int(manager.block_pool.get_num_free_blocks()),
         }
         if first:
-            closest = engine.closest(request.request_id, hashes)
+            mine = Recent(request)
+            closest = engine.closest(mine)
             if closest is not None:
-                fields["closest"] = {"request": closest[0], "common_tokens": closest[1]}
-            engine.remember(request.request_id, hashes)
+                fields["closest"] = {
+                    "request": closest[0],
+                    "common_tokens": closest[1],
+                    "exact_tokens": closest[2],
+                }
+            elif near := engine.near(mine):
+                fields["near"] = {"request": near[0], "common_tokens": near[1], "same_scope": near[2]}
+            engine.remember(mine)
         fields["hook_us"] = round((time.perf_counter() - started) * 1e6)
         fields["hook_total_us"] = round(self.spent_s * 1e6)
         self.write(engine, "lookup", fields)
@@ -148,13 +155,15 @@ class Recorder:
             return
         gid, mask = int(given["kv_cache_group_id"]), given.get("block_mask")
         blocks = given["blocks"]
-        if mask is None:
-            flags = [not blocks[index].is_null for index in range(start, stop)]
-        else:
-            flags = [bool(mask[index - start]) and not blocks[index].is_null for index in range(start, stop)]
+        null = [blocks[index].is_null for index in range(start, stop)]
+        wanted = [True] * (stop - start) if mask is None else [bool(mask[index]) for index in range(stop - start)]
+        flags = [want and not empty for want, empty in zip(wanted, null, strict=True)]
         entry = engine.request(given["request"].request_id)
         entry.kept[gid] = union(entry.kept.get(gid, []), from_flags(flags, start))
         entry.dropped[gid] = union(entry.dropped.get(gid, []), from_flags([not flag for flag in flags], start))
+        if engine.kinds[gid] == "mamba" and any(null):
+            # Prefill ended no chunk there, so there was no state to keep or drop.
+            entry.null[gid] = union(entry.null.get(gid, []), from_flags(null, start))
         if boundaries is not None:
             entry.boundaries[gid] = sorted({int(one) for one in boundaries})
         entry.unwritten = True
@@ -163,6 +172,8 @@ class Recorder:
         rows = []
         for gid in sorted(entry.kept):
             row: dict[str, Any] = {"gid": gid, "kept": entry.kept[gid], "dropped": entry.dropped[gid]}
+            if entry.null.get(gid):
+                row["null"] = entry.null[gid]
             if gid in entry.boundaries:
                 row["boundaries"] = entry.boundaries[gid]
             rows.append(row)
@@ -174,6 +185,8 @@ class Recorder:
         engine = self.engine(manager)
         entry = engine.requests.get(request.request_id)
         if entry is None:
+            return
+        if entry.requeueing:
             return
         if entry.unwritten:
             self._write_store(engine, request.request_id, entry, "end")
@@ -195,6 +208,14 @@ class Recorder:
         # It will be looked up and admitted afresh, against a cache that may have changed.
         entry.signature = None
         entry.admitted = False
+        entry.retries = 0
+        # Its blocks are freed now, as if it ended.
+        entry.requeueing = True
+
+    def note_requeued(self, scheduler: Any, request: Any) -> None:
+        entry = self.engine(scheduler.kv_cache_manager).requests.get(request.request_id)
+        if entry is not None:
+            entry.requeueing = False
 
     def note_evict(self, pool: Any, key: bytes) -> None:
         engine: Engine | None = getattr(pool, _MARK, None)

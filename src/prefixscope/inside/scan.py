@@ -102,16 +102,30 @@ class Scanner:
         if kind == "sliding" and self.contiguous is not None:
             window = versions.window(engine.managers[gid].kv_cache_spec)
             if window is not None:
-                stop = end + extra
+                stop = self.possible(engine, step, end * size) // size + extra
                 blocks = self.contiguous(window_size=window, block_size=size, use_eagle=step["drop"])
                 return [max(0, stop - blocks), stop]
         if kind == "mamba":
+            # In fine-grained mode the candidate may lie inside a block.
+            end = -(-(step["candidate"] // engine.alignment * engine.alignment) // size)
             return [max(0, end - 1), end]
         if kind == "chunked":
             chunk = versions.window(engine.managers[gid].kv_cache_spec)
             if chunk is not None:
                 return [step["candidate"] // chunk * chunk // size, end]
         return None
+
+    def possible(self, engine: Engine, step: dict[str, Any], candidate: int) -> int:
+        """The longest hit up to ``candidate`` that sliding-window groups could back at this step if all were cached.
+
+        A group that drops a block needs one whole block past the hit, and the prompt may end before it does.
+        """
+        gid = step["gids"][0]
+        if not step["drop"] or engine.kinds[gid] != "sliding":
+            return candidate
+        size = engine.block_sizes[gid]
+        most: int = max(0, step["max"] // size - 1) * size
+        return min(candidate, most - most % engine.alignment)
 
 
 def _backs(steps: list[dict[str, Any]], gid: int) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import deque
 from collections.abc import Sequence
@@ -11,6 +12,8 @@ from . import versions
 from .ranges import Ranges
 
 _RECENT_REQUESTS, _RECENT_HASHES = 128, 400_000
+# Token ids are looked at, never written: they say where inside a block two prompts part.
+_COMPARED_REQUESTS, _RECENT_TOKENS = 32, 400_000
 _OPEN_REQUESTS = 20_000
 
 
@@ -23,7 +26,9 @@ class Request:
         "dropped",
         "kept",
         "lookups",
+        "null",
         "prompt_stored",
+        "requeueing",
         "retries",
         "signature",
         "unwritten",
@@ -32,10 +37,24 @@ class Request:
     def __init__(self) -> None:
         self.signature: object = None
         self.lookups = self.retries = 0
-        self.admitted = self.prompt_stored = self.unwritten = False
+        self.admitted = self.prompt_stored = self.requeueing = self.unwritten = False
         self.kept: dict[int, Ranges] = {}
         self.dropped: dict[int, Ranges] = {}
+        self.null: dict[int, Ranges] = {}
         self.boundaries: dict[int, list[int]] = {}
+
+
+class Recent:
+    """A prompt that later ones are compared with; ``scope`` is what else enters its hashes: salt and adapter."""
+
+    __slots__ = ("hashes", "request_id", "scope", "tokens")
+
+    def __init__(self, request: Any) -> None:
+        self.request_id: str = request.request_id
+        self.hashes: Sequence[bytes] = request.block_hashes
+        self.tokens: Sequence[int] = request.prompt_token_ids or ()
+        adapter = request.lora_request
+        self.scope = (request.cache_salt, None if adapter is None else adapter.lora_name)
 
 
 class Engine:
@@ -54,8 +73,8 @@ class Engine:
         self.alignment = versions.alignment_tokens(self.coordinator)
         self.drop = set(versions.drop_groups(self.coordinator)) if manager.enable_caching else set()
         self.requests: dict[str, Request] = {}
-        self.recent: deque[tuple[str, Sequence[bytes]]] = deque()
-        self.recent_hashes = 0
+        self.recent: deque[Recent] = deque()
+        self.recent_hashes = self.recent_tokens = 0
         self.evicted: dict[int, int] = {}
         self.reach: dict[int, int | None] = {}
 
@@ -88,33 +107,77 @@ class Engine:
                 return units * self.hash_block + 1
         return None
 
-    def closest(self, request_id: str, hashes: Sequence[bytes]) -> tuple[str, int] | None:
-        """The newest earlier request that shares the longest prefix with this one, and how many tokens of it.
+    def closest(self, mine: Recent) -> tuple[str, int, int] | None:
+        """The newest earlier request that shares the longest prefix with this one, how many tokens of it in whole
+        hash blocks, and how many to the token.
 
         Hashes are chained, so equal hashes at one position mean equal prefixes up to there.
         """
-        best: tuple[str, int] | None = None
-        if not hashes:
-            return None
-        for other_id, other in reversed(self.recent):
-            if other_id == request_id or not other or other[0] != hashes[0]:
+        best: Recent | None = None
+        length = 0
+        hashes = mine.hashes
+        for one in reversed(self.recent):
+            other = one.hashes
+            if not hashes or one.request_id == mine.request_id or not other or other[0] != hashes[0]:
                 continue
-            low, high = 1, min(len(hashes), len(other))
+            if best is not None and (len(other) <= length or other[length] != hashes[length]):
+                continue
+            low, high = max(1, length), min(len(hashes), len(other))
             while low < high:
                 middle = (low + high + 1) // 2
                 if other[middle - 1] == hashes[middle - 1]:
                     low = middle
                 else:
                     high = middle - 1
-            if best is None or low * self.hash_block > best[1]:
-                best = (other_id, low * self.hash_block)
+            if low > length:
+                best, length = one, low
                 if low == len(hashes):
                     break
+        if best is None:
+            return None
+        start = length * self.hash_block
+        return best.request_id, start, start + _common(best.tokens, mine.tokens, start, self.hash_block)
+
+    def near(self, mine: Recent) -> tuple[str, int, bool] | None:
+        """An earlier request that starts like this one without sharing a block of its hashes.
+
+        That is: less than a hash block is common, or the salt or the adapter differs. The request, the common tokens
+        within the first hash block, and whether salt and adapter are the same.
+        """
+        best: tuple[str, int, bool] | None = None
+        for one in itertools.islice(reversed(self.recent), _COMPARED_REQUESTS):
+            if one.request_id == mine.request_id:
+                continue
+            common = _common(one.tokens, mine.tokens, 0, self.hash_block)
+            if common > (best[1] if best else 0):
+                best = (one.request_id, common, one.scope == mine.scope)
         return best
 
-    def remember(self, request_id: str, hashes: Sequence[bytes]) -> None:
-        """Keep this prompt's hashes for later requests to be compared with."""
-        self.recent.append((request_id, hashes))
-        self.recent_hashes += len(hashes)
+    def remember(self, mine: Recent) -> None:
+        """Keep this prompt for later ones to be compared with."""
+        self.recent.append(mine)
+        self.recent_hashes += len(mine.hashes)
         while len(self.recent) > _RECENT_REQUESTS or (self.recent_hashes > _RECENT_HASHES and len(self.recent) > 1):
-            self.recent_hashes -= len(self.recent.popleft()[1])
+            oldest = self.recent.popleft()
+            self.recent_hashes -= len(oldest.hashes)
+            self.recent_tokens -= len(oldest.tokens)
+        self.recent_tokens += len(mine.tokens)
+        for one in self.recent:
+            if self.recent_tokens <= _RECENT_TOKENS:
+                break
+            self.recent_tokens -= len(one.tokens)
+            one.tokens = ()
+
+
+def _common(left: Sequence[int], right: Sequence[int], start: int, most: int) -> int:
+    """How many tokens from ``start`` on are the same, ``most`` at most."""
+    low, high = 0, max(0, min(most, len(left) - start, len(right) - start))
+    if not high or left[start] != right[start]:
+        return 0
+    while low < high:
+        middle = (low + high + 1) // 2
+        if left[start + low : start + middle] == right[start + low : start + middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

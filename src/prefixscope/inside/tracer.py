@@ -158,7 +158,9 @@ class _Tracer:
 
     def _preempt(self, original: Any, scheduler: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         self.guarded(self.recorder.note_preempt, scheduler, request)
-        return original(scheduler, request, *args, **kwargs)
+        result = original(scheduler, request, *args, **kwargs)
+        self.guarded(self.recorder.note_requeued, scheduler, request)
+        return result
 
     def _rule(self, original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
         # The boundaries reach us here and the blocks in `cache_full_blocks`, called next on the same thread.

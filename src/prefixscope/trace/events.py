@@ -58,7 +58,7 @@ def read_header(event: Mapping[str, Any]) -> Header:
 def read_views(header: Header, event: Mapping[str, Any]) -> Views:
     """Every group as one lookup found it, in group order, and the groups that limit the hit."""
     rows = {int(gid): row for row in event["groups"] for gid in row["gids"]}
-    missing = {gid: _missing(row) for gid, row in rows.items()}
+    missing = {gid: _missing(row, header.groups[gid]) for gid, row in rows.items()}
     asked = {int(gid) for gid in event["limiting"]}
     # Groups searched together fail together; those that lack a block are the ones to name.
     limiting = {gid for gid in asked if missing[gid]} or asked
@@ -90,7 +90,7 @@ def read_steps(event: Mapping[str, Any]) -> tuple[Step, ...]:
 
 def read_lookup(header: Header, event: Mapping[str, Any], found: Views, steps: tuple[Step, ...]) -> Lookup:
     """One lookup, its groups and steps already read: both repeat themselves over a trace and are shared."""
-    closest = event.get("closest")
+    closest, near = event.get("closest"), event.get("near")
     engine_id = str(event["request"])
     views, limiting = found
     return Lookup(
@@ -113,6 +113,10 @@ def read_lookup(header: Header, event: Mapping[str, Any], found: Views, steps: t
         closest_id=our_id(str(closest["request"])) if closest else None,
         closest_engine_id=str(closest["request"]) if closest else None,
         common_tokens=int(closest["common_tokens"]) if closest else 0,
+        exact_tokens=_optional(closest.get("exact_tokens")) if closest else None,
+        near_id=our_id(str(near["request"])) if near else None,
+        near_tokens=int(near["common_tokens"]) if near else 0,
+        near_scope=bool(near["same_scope"]) if near else True,
         skipped=bool(event["skipped"]),
         scan=str(event["scan"]),
         free_blocks=_optional(event.get("free_blocks")),
@@ -124,17 +128,20 @@ def read_stored(header: Header, event: Mapping[str, Any]) -> tuple[Stored, ...]:
     """The store side of one request, in group order."""
     rows: list[Stored] = []
     for row in event["groups"]:
-        kept, dropped = _ranges(row["kept"]), _ranges(row["dropped"])
+        kept, dropped, null = _ranges(row["kept"]), _ranges(row["dropped"]), _ranges(row.get("null", ()))
         boundaries = tuple(int(one) for one in row.get("boundaries", ()))
-        rows += [Stored(header.groups[gid], kept, dropped, boundaries) for gid in row["gids"]]
+        rows += [Stored(header.groups[gid], kept, dropped, boundaries, null) for gid in row["gids"]]
     return tuple(sorted(rows, key=lambda one: one.group.gid))
 
 
-def _missing(row: Mapping[str, Any]) -> Ranges:
+def _missing(row: Mapping[str, Any], group: Group) -> Ranges:
     needed, cached, scanned = row["needed"], row["cached"], row.get("scanned")
     if needed is None or cached is None:
         return ()
     inside = [needed] if scanned is None else intersect([needed], [scanned])
+    if group.kind == "mamba" and (_optional(row["backs"]) or 0) > needed[0] * group.block_size:
+        # Backed by a state inside the block.
+        return ()
     return subtract(inside, cached)
 
 

@@ -84,7 +84,9 @@ class Lookup:
     ``candidate_tokens`` is the length that the limiting groups could not back; None where nothing but the prompt's end
     limits the hit. ``reachable_tokens`` is what the same release answers when every block is cached. ``closest_id`` is
     the newest earlier request in the same engine with the longest common prefix, ``common_tokens`` of it, counted in
-    whole hash blocks.
+    whole hash blocks, ``exact_tokens`` to the token where the trace says so. ``near_id`` is an earlier request that
+    starts like this one without sharing a whole hash block, ``near_tokens`` of it; ``near_scope`` says whether it had
+    the same salt and adapter.
     """
 
     request_id: str
@@ -106,6 +108,10 @@ class Lookup:
     closest_id: str | None = None
     closest_engine_id: str | None = None
     common_tokens: int = 0
+    exact_tokens: int | None = None
+    near_id: str | None = None
+    near_tokens: int = 0
+    near_scope: bool = True
     skipped: bool = False
     scan: str = "full"
     free_blocks: int | None = None
@@ -149,12 +155,16 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The store side of one request in one group: kept and dropped blocks, and the boundaries the rule aimed at."""
+    """The store side of one request in one group: kept and dropped blocks, and the boundaries the rule aimed at.
+
+    ``null`` are the dropped Mamba blocks that held nothing: prefill ended no chunk there, so no state was made.
+    """
 
     group: Group
     kept: Ranges
     dropped: Ranges
     boundaries: tuple[int, ...]
+    null: Ranges = ()
 
     @property
     def left(self) -> Kept:
