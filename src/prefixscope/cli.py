@@ -23,17 +23,21 @@ from prefixscope.errors import (
     TraceError,
 )
 
-DONE, FAILED, USAGE, CANNOT_TELL = 0, 1, 2, 3
+DONE, FAILED, USAGE, CANNOT_TELL, INTERRUPTED = 0, 1, 2, 3, 130
 POLL_S = 0.5
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0 done, 1 a stage failed, 2 usage or unreachable, 3 can't tell."""
     parser = _parser()
-    options, more = parser.parse_known_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    options, more = parser.parse_known_args(words)
     if more and getattr(options, "call", None) is not _lab:
         parser.error(f"unrecognized arguments: {' '.join(more)}")
-    options.more = more
+    if words[:1] == ["lab"]:  # options of Jupyter's may take values: only a first word without a dash is our folder
+        rest = words[1:]
+        options.directory = rest.pop(0) if rest and not rest[0].startswith("-") else "prefixscope-notebooks"
+        options.more = rest
     if not hasattr(options, "call"):
         parser.print_help()
         return USAGE
@@ -45,8 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (EngineError, ReportError, PrefixscopeError) as error:
         return _complain(error, FAILED)
     except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
+    except PermissionError as error:
+        return _complain(PrefixscopeError(f"{error.filename}: permission denied", remedy="name another place"), USAGE)
+    except FileNotFoundError as error:
+        return _complain(PrefixscopeError(f"{error.filename}: no such file or folder"), USAGE)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
@@ -63,8 +70,13 @@ def _complain(error: PrefixscopeError, code: int) -> int:
 def _run(options: argparse.Namespace) -> int:
     from prefixscope import runner
 
+    going_on = bool(options.resume and options.out)
+    if going_on:
+        runner.refuse_other_target(options)
     target = runner.target_of(options)
     plan = runner.plan(target, quick=options.quick, only=options.only, assignments=options.parameter)
+    if going_on:
+        runner.add_stored(plan, Path(options.out))
     if options.dry_run:
         print(json.dumps(plan.to_json(), indent=2) if options.json else plan.text())
         return DONE
@@ -219,7 +231,7 @@ def _lab(options: argparse.Namespace) -> int:
     from prefixscope import notebooks
 
     folder = Path(options.directory)
-    if not folder.exists():
+    if not folder.exists() or not any(folder.iterdir()):
         notebooks.copy_to(folder)
     os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", str(folder), *options.more])
 
@@ -228,7 +240,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="prefixscope",
         description="Find out why a vLLM server's prefix cache stays cold, block by block, on a real engine.",
-        epilog="exit codes: 0 done · 1 a stage failed · 2 usage, unreachable, refused · 3 can't tell",
+        epilog="exit codes: 0 done · 1 a stage failed · 2 usage, unreachable, refused · 3 can't tell · 130 interrupted",
     )
     from prefixscope.runs import package_version
 

@@ -172,6 +172,16 @@ def ask(
             )
             stage.warn("request-refused", f"{model}, document {number + 1}, {arm}: {error.what}", error.remedy)
             return
+        if arm == "warm" and completion.cached_tokens == 0:
+            # Some servers recover on the third send only; an answer with no hit would prove nothing.
+            completion, fields = sender.send(
+                prompt,
+                model=model,
+                salt=salt,
+                max_tokens=answer_tokens,
+                logprobs=True,
+                extra={"return_token_ids": True},
+            )
         answer = completion.text
         stage.append(
             {

@@ -33,7 +33,8 @@ _known: set[str] = set()
 
 def remember_secret(value: str) -> None:
     """From now on :func:`mask` hides this value, whatever the variable that held it is called."""
-    _known.add(value)
+    if len(value) >= 6:  # a shorter one would take ordinary words with it
+        _known.add(value)
 
 
 def mask(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import tempfile
@@ -159,6 +160,8 @@ def open_run(run_dir: str = "", target: str = "sample", **options: Any) -> Inves
                 f"the recorded sample is missing from the installation ({sample})", remedy="reinstall prefixscope"
             )
         place = Path(run_dir) if run_dir else Path(tempfile.mkdtemp(prefix="prefixscope-sample-"))
+        if not run_dir:
+            atexit.register(shutil.rmtree, place, ignore_errors=True)
         run = copy_run(sample, place)
         run.update(lambda m: m["target"].update({"kind": "sample"}))
         return Investigation(run, Target.from_json(run.manifest["target"]))

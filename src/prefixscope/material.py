@@ -65,7 +65,7 @@ def gather(run_dir: Path) -> Material:
         blocks=drawn,
         timeline=shareable(frames.timeline(run)),
         headers=headers,
-        problems=frames.read_rows(run_dir)[1] + trouble,
+        problems=frames.doubts(run_dir) + frames.read_rows(run_dir)[1] + trouble,
         causes=causes,
         verdict=verdict,
         traced=bool(headers),
@@ -168,7 +168,11 @@ def _trace(
             causes.append((labels[row.request_id], explain(trace, row.request_id, repeat_of=first.get(row.request_id))))
         except TraceError:
             continue
-    return frames.blocks(lookups, labels=labels), causes, []
+    return (
+        frames.blocks(lookups, labels=labels),
+        causes,
+        [f"trace, {code}: {detail}" for code, detail in trace.warnings],
+    )
 
 
 def _shown_sends(sent: pd.DataFrame, verdict: Verdict, traced: set[str]) -> pd.DataFrame:

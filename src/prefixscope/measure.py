@@ -149,6 +149,9 @@ def _measure_setting(
         for series in todo:
             if finished(investigation, series) is None and series.key(investigation.target.id) not in told:
                 _fail(investigation, stage, series, "", str(error))
+        if isinstance(error, ServerError) and not investigation.run.answered():
+            # Nothing of this run has ever worked: the next setting's server would fail in the same way.
+            raise
     stage.progress.advance(START_S, steps=0)
     stage.spent(f"measuring {setting.label}", time.monotonic() - started)
 
@@ -389,6 +392,7 @@ def _fail(investigation: Investigation, stage: Stage, series: Series, server_id:
         }
     )
     stage.outcome = "partial"
+    stage.note = stage.note or why.splitlines()[0]
 
 
 def new_salt() -> str:

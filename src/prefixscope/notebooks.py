@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import errno
 import os
 import shutil
 import threading
@@ -169,6 +170,12 @@ def execute(
                 # ipykernel warns that loopback TCP is not encrypted; it never leaves this machine.
                 extra_arguments=["--IPKernelApp.log_level=40"],
             )
+        except OSError as error:
+            raise NotebookError(
+                f"{out} could not be written: {error.strerror or error}",
+                cause="the disk is full; all measured rows are safe" if error.errno == errno.ENOSPC else "",
+                remedy=f"make room, then prefixscope run -o {run.path} --resume",
+            ) from error
         except PapermillExecutionError as error:
             reason = f"{error.ename}: {(str(error.evalue).splitlines() or [''])[0]}"
             raise NotebookError(

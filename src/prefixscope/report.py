@@ -57,7 +57,9 @@ def render_report(run_dir: Path | str, *, out: Path | str | None = None, include
     target = Path(out) if out is not None else run_dir / "report.html"
     page = render_html(run_dir, include_text=include_text)
     try:
-        target.write_text(page, encoding="utf-8")
+        partial = target.with_name(f".{target.name}.tmp")
+        partial.write_text(page, encoding="utf-8")
+        partial.replace(target)  # a full disk leaves the earlier report whole
     except OSError as error:
         raise ReportError(
             f"the report can't be written to {target}: {error.strerror}",

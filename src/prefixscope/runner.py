@@ -128,6 +128,34 @@ def target_of(options: argparse.Namespace) -> Target:
     return Target(kind="embedded", engine=options.engine or engine.DEFAULT_VERSION, **common)
 
 
+def refuse_other_target(options: argparse.Namespace) -> None:
+    """A run goes on with the target it began with; only the name of the key's variable may be given anew.
+
+    Raises
+    ------
+    RunError
+        where the command line names another target.
+    """
+    run = Run(options.out)
+    known = Target.from_json(run.manifest["target"])
+    for name in ("url", "serve_cmd", "stop_cmd", "engine"):
+        given = getattr(options, name)
+        if given and given != getattr(known, name):
+            raise RunError(
+                f"--resume goes on with {known.label}, not with --{name.replace('_', '-')} {given}",
+                remedy="start a new run for another target: another -o, without --resume",
+            )
+    if options.key_env:
+        with run.locked():
+            run.update(lambda m: m["target"].update({"key_env": options.key_env}))
+
+
+def add_stored(plan: Plan, place: Path) -> None:
+    """Give a plan that goes on the parameters its run began with, where the command line gives none."""
+    for stage, stored in Run(place).manifest["parameters"].items():
+        plan.parameters[stage] = {**stored, **plan.parameters.get(stage, {})}
+
+
 def plan(target: Target, *, quick: bool, only: Sequence[str], assignments: Sequence[str]) -> Plan:
     """Which notebooks run with which parameters; every one of them checked.
 
@@ -188,11 +216,17 @@ def run(target: Target, plan: Plan, *, out: str | None, resume: bool, screen: Sc
         left_out = {stage: {"status": "left out", "note": why} for stage, why in plan.left_out.items()}
         directory.update(lambda m: m["stages"].update(left_out))
         directory.update(lambda m: m.update({"plan": list(plan.stages)}))
-        failed = []
+        failed: list[str] = []
         try:
             for stage in plan.stages:
+                if failed and stage != "report" and not directory.answered():
+                    screen.line(f"  {stage:9} left out: no server of this run has answered")
+                    continue
                 if not run_stage(directory, stage, plan.parameters.get(stage, {}), resume=resume, screen=screen):
                     failed.append(stage)
+        except KeyboardInterrupt:
+            screen.line(f"interrupted; go on with: prefixscope run -o {directory.path} --resume")
+            raise
         finally:
             Investigation(directory, target).stop_servers()
     from prefixscope import verdict

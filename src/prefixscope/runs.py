@@ -188,6 +188,10 @@ class Run:
         files = [self.path / "raw" / f"{stage}.jsonl"] if stage else sorted((self.path / "raw").glob("*.jsonl"))
         return [row for file in files for row in read_rows(file)]
 
+    def answered(self) -> bool:
+        """Whether any request of this run was ever answered."""
+        return any(row.get("status") == "ok" or row.get("kind") == "discarded" for row in self.rows())
+
     @contextmanager
     def stage(self, name: str, parameters: Mapping[str, Any] | None = None) -> Iterator[Stage]:
         """The scope in which a stage may write: locked, its status kept in the manifest whatever happens."""

@@ -56,9 +56,10 @@ def judge(sent: pd.DataFrame, stored: pd.DataFrame, run: Mapping[str, Any]) -> V
     table = hits(sent)
     second = table[(table["send"] == "repeat") & (table["index"] == 2)]
     if not len(second):
-        return Verdict(
-            code="inconclusive", headline="No prompt was sent twice, so nothing can be said about prefix reuse yet."
-        )
+        failed = sent.loc[sent["status"] == "failed", "error"].dropna()
+        why = f" The first failure: {failed.iloc[0].splitlines()[0]}." if len(failed) else ""
+        text = f"No prompt was sent twice, so nothing can be said about prefix reuse yet.{why}"
+        return Verdict(code="inconclusive", headline=text)
     config = main_config(second)
     mine = second[second["config"] == config].sort_values("tokens")
     code = _code(mine["verdict"])
@@ -105,7 +106,7 @@ def _headline(name: str, mine: pd.DataFrame, code: str) -> str:
     if code == "not reported":
         return (
             f"{name} does not report cached tokens, so reuse can't be read from its answers; "
-            "start it with --enable-prompt-tokens-details."
+            "start it with --enable-prompt-tokens-details and measure in a new run."
         )
     if code == "cannot hit":
         most = number(longest["tokens"])

@@ -43,7 +43,12 @@ def equality_matrix(frame: pd.DataFrame) -> Any:
     faceted = chart.facet(facet=facet("model", models), columns=2, data=inline(data), spacing=24)
     warm = frame[frame["pair"] == "cold-warm"]
     equal = int((warm["class"] == "identical").sum())
-    title = f"{equal} of {count(len(warm), 'warm answer')} equal their cold ones" if len(warm) else "Answers compared"
+    judged = int((warm["class"] != "void").sum())
+    title = (
+        f"{equal} of {count(judged, 'warm answer')} equal their cold ones"
+        if judged
+        else "No warm answer could be compared"
+    )
     return faceted.properties(title=wrapped_title(title, "cold / control: the same request twice without the cache."))
 
 

@@ -9,6 +9,7 @@ WORDS = {
     "cold": "first send",
     "windows_dont_meet": "stored and needed windows don't meet",
     "third_send": "recovered after an earlier miss",
+    "chunk_ends": "no prefill chunk ended where the lookup lands",
     "interval_too_long": "checkpoints too far apart",
     "shared_part": "no checkpoint at the end of the shared part",
     "prompts_differ": "the prompts differ",

@@ -11,7 +11,7 @@ from prefixscope.frames.clock import servers, timeline
 from prefixscope.frames.export import frames_to_csv
 from prefixscope.frames.outputs import answers, comparisons, equality
 from prefixscope.frames.requests import repeats, send_label, sends, worst
-from prefixscope.frames.rows import load_run, read_rows, trace_headers
+from prefixscope.frames.rows import doubts, load_run, read_rows, trace_headers
 from prefixscope.frames.summaries import agreement, hits, latency, sweep
 from prefixscope.frames.traced import lookups_over_time, stores
 
@@ -20,6 +20,7 @@ __all__ = [
     "answers",
     "blocks",
     "comparisons",
+    "doubts",
     "equality",
     "frames_to_csv",
     "group_label",

@@ -21,7 +21,26 @@ def load_run(run_dir: Path) -> dict[str, Any]:
         value = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return value if isinstance(value, dict) else {}
+    if not isinstance(value, dict):
+        return {}
+    shapes: dict[str, type] = {"stages": dict, "parameters": dict, "target": dict, "warnings": list, "servers": list}
+    shapes |= {"facts": list, "time": list, "environment": dict, "engine": dict}
+    return {name: part for name, part in value.items() if isinstance(part, shapes.get(name, object))}
+
+
+def doubts(run_dir: Path) -> list[str]:
+    """One sentence for each way in which the manifest and the rows don't fit together."""
+    run = load_run(run_dir)
+    if not run:
+        return ["run.json is missing or damaged: what was investigated, and with which settings, is not known"]
+    found = []
+    measured = {row["stage"] for row in read_rows(run_dir)[0]}
+    for name, state in run.get("stages", {}).items():
+        done = isinstance(state, Mapping) and state.get("status") == "done"
+        # The trace stage may live on the rows of the baseline; the report makes none.
+        if done and name not in ("trace", "report") and name not in measured:
+            found.append(f"stage {name} is done, but its rows in raw/{name}.jsonl are gone")
+    return found
 
 
 def read_rows(run_dir: Path) -> tuple[Rows, list[str]]:

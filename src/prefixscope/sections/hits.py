@@ -51,6 +51,7 @@ def hit_lengths(material: Material) -> Section:
             f"{len(doubtful):,} requests"
             + (f"; the {count(wrong, 'other')} should be read with care." if wrong else ".")
         )
+    after += _new_endings(table[table["config"].isin(names)])
     return Section(
         id=section_id,
         title=title,
@@ -62,6 +63,27 @@ def hit_lengths(material: Material) -> Section:
         after=tuple(after),
         tables=(_hit_table(table[table["config"].isin(names)] if names else table),),
     )
+
+
+def _new_endings(table: pd.DataFrame) -> list[str]:
+    """What a prompt that shares most of its beginning reuses, by configuration: what real traffic is made of."""
+    rows = table[(table["send"] == "new_ending") & table["cached_tokens"].notna()]
+    if not len(rows):
+        return []
+    rows = rows[rows["tokens"] == rows["tokens"].max()]
+    parts = ", ".join(f"{number(row.cached_tokens)} with {row.config}" for row in rows.itertuples())
+    text = f"A prompt that keeps the first 95 % of {number(rows['tokens'].iloc[0])} tokens and ends differently reuses "
+    lost = bool((rows["cached_tokens"] == 0).any())
+    return [
+        text
+        + parts
+        + "."
+        + (
+            " Where it is 0, only exact repeats and later turns profit: no window was kept inside the prompt."
+            if lost
+            else ""
+        )
+    ]
 
 
 def _hit_table(table: pd.DataFrame) -> Table:
@@ -79,7 +101,9 @@ def _hit_table(table: pd.DataFrame) -> Table:
         rows.append((str(config), number(tokens), *cells, short, "—" if pd.isna(found) else str(found)))
     columns = ("configuration", "prompt tokens", *present, "short at send 2", "verdict")
     return Table(
-        caption="Cached tokens by send. “Short” is prompt tokens minus cached tokens; a dash was not reported.",
+        caption="Cached tokens by send. “Short” is prompt tokens minus cached tokens; a dash was not reported. "
+        "“Different text” has the same length and shares nothing; “new ending” keeps the first 95 %; “follow-up turn” "
+        "adds the answer and a question.",
         columns=columns,
         rows=tuple(rows),
         numeric=frozenset(columns[1:-1]),

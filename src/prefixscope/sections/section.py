@@ -74,6 +74,8 @@ def empty(material: Material, section_id: str, title: str, missing: str, stage: 
             if isinstance(item, Mapping) and item.get("stage") == stage
         ]
         fill = next((redact.clean(item["remedy"]) for item in warned if item.get("remedy")), fill)
+    elif entry.get("status") == "left out":
+        fill = "prefixscope run --serve-cmd 'vllm serve MODEL …'"
     return Section(id=section_id, title=title, missing=missing, command=fill)
 
 
