@@ -176,6 +176,26 @@ def request(made: Any, send: dict[str, Any]) -> Any:
     )
 
 
+def step(made: Any, requests: dict[str, Any]) -> dict[str, int]:
+    """One step of the scheduler; the hits of the requests that it admitted."""
+    output = made.schedule()
+    ids = list(output.num_scheduled_tokens)
+    # A preempted request computes its answer's tokens again before it gets another.
+    sampled = [[7] if requests[one].num_computed_tokens >= requests[one].num_tokens else [] for one in ids]
+    made.update_from_output(
+        output,
+        ModelRunnerOutput(
+            req_ids=ids,
+            req_id_to_index={one: index for index, one in enumerate(ids)},
+            sampled_token_ids=sampled,
+            logprobs=None,
+            prompt_logprobs_dict={},
+            pooler_output=[],
+        ),
+    )
+    return {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+
+
 def drive(made: Any, sends: list[dict[str, Any]]) -> dict[str, int]:
     """Send these at once and run the scheduler until they are done; the hit that each was admitted with."""
     requests = {one.request_id: one for one in (request(made, send) for send in sends)}
@@ -185,23 +205,7 @@ def drive(made: Any, sends: list[dict[str, Any]]) -> dict[str, int]:
     for _ in range(20000):
         if not made.has_unfinished_requests():
             return hits
-        output = made.schedule()
-        for new in output.scheduled_new_reqs:
-            hits[new.req_id] = new.num_computed_tokens
-        ids = list(output.num_scheduled_tokens)
-        # A preempted request computes its answer's tokens again before it gets another.
-        sampled = [[7] if requests[one].num_computed_tokens >= requests[one].num_tokens else [] for one in ids]
-        made.update_from_output(
-            output,
-            ModelRunnerOutput(
-                req_ids=ids,
-                req_id_to_index={one: index for index, one in enumerate(ids)},
-                sampled_token_ids=sampled,
-                logprobs=None,
-                prompt_logprobs_dict={},
-                pooler_output=[],
-            ),
-        )
+        hits.update(step(made, requests))
     raise RuntimeError(f"the scheduler does not come to an end with {sorted(requests)}")
 
 

@@ -7,21 +7,16 @@ from collections.abc import Iterable, Sequence
 Ranges = list[list[int]]
 
 
-def from_flags(flags: Iterable[object], start: int = 0) -> Ranges:
-    """The ranges of positions whose flag is true, counted from ``start``."""
+def from_flags(flags: Iterable[bool] | bytes, start: int = 0) -> Ranges:
+    """The ranges of positions whose flag is true (1 in bytes), counted from ``start``."""
+    raw = flags if isinstance(flags, bytes) else bytes(flags)
     found: Ranges = []
-    open_at = -1
-    position = start
-    for flag in flags:
-        if flag:
-            if open_at < 0:
-                open_at = position
-        elif open_at >= 0:
-            found.append([open_at, position])
-            open_at = -1
-        position += 1
-    if open_at >= 0:
-        found.append([open_at, position])
+    position = raw.find(1)
+    while position >= 0:
+        end = raw.find(0, position)
+        end = len(raw) if end < 0 else end
+        found.append([start + position, start + end])
+        position = raw.find(1, end)
     return found
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from . import versions
@@ -13,6 +15,7 @@ from .state import Engine, Recent, Request
 from .writer import Writer
 
 _MARK = "_prefixscope_trace"
+_INVERTED = bytes([1, *[0] * 255])
 
 
 class Recorder:
@@ -40,36 +43,36 @@ class Recorder:
             setattr(manager, _MARK, found)
             for pool in {id(one): one for one in [manager.block_pool, *found.pools]}.values():
                 setattr(pool, _MARK, found)
+                setattr(pool.free_block_queue, _MARK, found)
             self.write(found, "header", header_fields(found, manager, self.version))
         return found
 
     def note_scheduler(self, scheduler: Any) -> None:
         self.engine(scheduler.kv_cache_manager, scheduler.vllm_config)
 
-    def note_step(self, steps: list[dict[str, Any]], kwargs: dict[str, Any], result: Any) -> None:
-        steps.append(
-            {
-                "gids": list(kwargs["kv_cache_group_ids"]),
-                "max": int(kwargs["max_length"]),
-                "drop": bool(kwargs["drop_eagle_block"]),
-                "backs": int(result[1]),
-            }
-        )
-
-    def note_lookup(self, manager: Any, request: Any, steps: list[dict[str, Any]], result: Any) -> None:
+    def note_lookup(self, manager: Any, request: Any, asked: list[tuple[dict[str, Any], int]], result: Any) -> None:
         started = time.perf_counter()
         engine = self.engine(manager)
         entry = engine.request(request.request_id)
         entry.lookups += 1
-        hit, junction = int(result[1]), int(result[2])
-        signature = (hit, junction, int(request.num_tokens), [tuple(map(str, step.values())) for step in steps])
+        signature = (result[1], result[2], request.num_tokens, [backs for _, backs in asked])
         if entry.signature == signature:
             # A request stuck in the queue is looked up at every step: count it, don't scan again.
             return
         first = entry.signature is None
         entry.signature = signature
+        hit, junction = int(result[1]), int(result[2])
+        steps: list[dict[str, Any]] = [
+            {
+                "gids": list(given["kv_cache_group_ids"]),
+                "max": int(given["max_length"]),
+                "drop": bool(given["drop_eagle_block"]),
+                "backs": int(backs),
+            }
+            for given, backs in asked
+        ]
         ceiling = max((step["max"] for step in steps), default=0)
-        candidate = int(request.num_tokens) - 1
+        candidate: int = int(request.num_tokens) - 1
         if steps and steps[0]["max"] < candidate:
             candidate = steps[0]["max"]
         ceiling = max(ceiling, candidate)
@@ -155,12 +158,20 @@ class Recorder:
             return
         gid, mask = int(given["kv_cache_group_id"]), given.get("block_mask")
         blocks = given["blocks"]
-        null = [blocks[index].is_null for index in range(start, stop)]
-        wanted = [True] * (stop - start) if mask is None else [bool(mask[index]) for index in range(stop - start)]
-        flags = [want and not empty for want, empty in zip(wanted, null, strict=True)]
+        if engine.kinds[gid] != "mamba" and not blocks[start].is_null:
+            # Outside Mamba only blocks that a window has left behind are null, and those come first.
+            null = bytes(stop - start)
+        else:
+            null = bytes([block.is_null for block in blocks[start:stop]])
+        if mask is None:
+            flags = null.translate(_INVERTED)
+        else:
+            flags = bytes(mask[: stop - start])
+            if any(null):
+                flags = bytes([want and not empty for want, empty in zip(flags, null, strict=True)])
         entry = engine.request(given["request"].request_id)
         entry.kept[gid] = union(entry.kept.get(gid, []), from_flags(flags, start))
-        entry.dropped[gid] = union(entry.dropped.get(gid, []), from_flags([not flag for flag in flags], start))
+        entry.dropped[gid] = union(entry.dropped.get(gid, []), from_flags(flags.translate(_INVERTED), start))
         if engine.kinds[gid] == "mamba" and any(null):
             # Prefill ended no chunk there, so there was no state to keep or drop.
             entry.null[gid] = union(entry.null.get(gid, []), from_flags(null, start))
@@ -217,11 +228,19 @@ class Recorder:
         if entry is not None:
             entry.requeueing = False
 
-    def note_evict(self, pool: Any, key: bytes) -> None:
-        engine: Engine | None = getattr(pool, _MARK, None)
-        if engine is not None:
-            gid = versions.group_of_key(key)
-            engine.evicted[gid] = engine.evicted.get(gid, 0) + 1
+    def note_evict(self, owner: Any, blocks: Iterable[Any]) -> None:
+        engine: Engine | None = getattr(owner, _MARK, None)
+        if engine is None:
+            return
+        keys = versions.hash_keys(blocks)
+        if keys.count(None) == len(keys):
+            return
+        for suffix, number in Counter([key[-4:] for key in keys if key is not None]).items():
+            gid = versions.group_of_key(suffix)
+            engine.evicted[gid] = engine.evicted.get(gid, 0) + number
+
+    def note_evict_ids(self, pool: Any, block_ids: list[int]) -> None:
+        self.note_evict(pool, [pool.blocks[one] for one in block_ids])
 
     def note_reset(self, pool: Any, done: bool) -> None:
         engine: Engine | None = getattr(pool, _MARK, None)

@@ -12,6 +12,8 @@ from .state import Engine
 
 # Scanning may use this share of the wall clock; a burst is what an idle engine may spend at once.
 _SHARE, _BURST_S = 0.01, 0.25
+# One lookup may take so much of it: beyond, a prompt would notice.
+_ONE_LOOKUP_S = 0.015
 
 
 class Scanner:
@@ -73,7 +75,7 @@ class Scanner:
         now = time.monotonic()
         self.allowance_s = min(_BURST_S, self.allowance_s + (now - self.refilled) * _SHARE)
         self.refilled = now
-        return blocks * self.per_block_s <= self.allowance_s
+        return blocks * self.per_block_s <= min(self.allowance_s, _ONE_LOOKUP_S)
 
     def _needed(self, engine: Engine, gid: int, steps: list[dict[str, Any]], limiting: bool) -> list[int] | None:
         """Blocks that a hit at the group's own candidate takes: the one it could not back, else the last it was asked.

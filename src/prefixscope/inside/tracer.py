@@ -56,6 +56,13 @@ def _limit_bytes() -> int:
         return 256 * 1024 * 1024
 
 
+class _Local(threading.local):
+    """What one call leaves for the next on its thread: a lookup's steps, a store's boundaries."""
+
+    steps: list[tuple[dict[str, Any], int]] | None = None
+    boundaries: Any = None
+
+
 class _Tracer:
     """The hooks of one process, and the guard around everything that they record."""
 
@@ -65,7 +72,7 @@ class _Tracer:
         self.writer = Writer(directory, limit_bytes)
         self.recorder = Recorder(self.writer)
         self.on = False
-        self.local = threading.local()
+        self.local = _Local()
 
     # ---- turning on and off
 
@@ -81,7 +88,8 @@ class _Tracer:
             (manager, "free", self._free),
             (manager, "pop_blocks_for_free", self._free),
             (pool, "cache_full_blocks", self._store),
-            (pool, "_maybe_evict_cached_block", self._evict),
+            (pool, "evict_blocks", self._evict),
+            (found["FreeKVCacheBlockQueue"], "popleft_n", self._take),
             (pool, "reset_prefix_cache", self._reset),
         ):
             _replace(owner, name, hook)
@@ -124,8 +132,10 @@ class _Tracer:
         return result
 
     def _lookup(self, original: Any, manager: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        steps: list[dict[str, Any]] = []
-        self.local.steps = steps if self.on else None
+        if not self.on:
+            return original(manager, request, *args, **kwargs)
+        steps: list[tuple[dict[str, Any], int]] = []
+        self.local.steps = steps
         try:
             result = original(manager, request, *args, **kwargs)
         finally:
@@ -134,16 +144,18 @@ class _Tracer:
         return result
 
     def _step(self, original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
-        steps = getattr(self.local, "steps", None)
+        local = self.local
+        steps = local.steps
         if steps is None:
             return original(cls, *args, **kwargs)
         # A manager that calls its parent's search must be recorded once.
-        self.local.steps = None
+        local.steps = None
         try:
             result = original(cls, *args, **kwargs)
         finally:
-            self.local.steps = steps
-        self.guarded(self.recorder.note_step, steps, kwargs, result)
+            local.steps = steps
+        # Read only where the answer is new: a queued request is looked up at every step of the engine.
+        steps.append((kwargs, result[1]))
         return result
 
     def _allocate(self, original: Any, manager: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -169,17 +181,21 @@ class _Tracer:
 
     def _store(self, original: Any, pool: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(pool, *args, **kwargs)
-        boundaries, self.local.boundaries = getattr(self.local, "boundaries", None), None
+        boundaries, self.local.boundaries = self.local.boundaries, None
         if self.on:
             self.guarded(self.recorder.note_store, pool, args, kwargs, boundaries)
         return result
 
-    def _evict(self, original: Any, pool: Any, block: Any) -> Any:
-        key = block.block_hash
-        result = original(pool, block)
-        if key is not None and result and self.on:
-            self.guarded(self.recorder.note_evict, pool, key)
+    def _take(self, original: Any, queue: Any, *args: Any, **kwargs: Any) -> Any:
+        # Free blocks about to be used again: one call for all of them, where evicting is one call for each.
+        result = original(queue, *args, **kwargs)
+        self.guarded(self.recorder.note_evict, queue, result)
         return result
+
+    def _evict(self, original: Any, pool: Any, block_ids: Any) -> Any:
+        block_ids = list(block_ids)
+        self.guarded(self.recorder.note_evict_ids, pool, block_ids)
+        return original(pool, set(block_ids))
 
     def _reset(self, original: Any, pool: Any) -> Any:
         result = original(pool)

@@ -15,6 +15,8 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
+import operator
+from collections.abc import Iterable
 from typing import Any
 
 KNOWN = ((0, 28), (0, 29), (0, 30), (0, 31), (0, 32), (0, 33))
@@ -48,7 +50,8 @@ _EXPECTED: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
             "block_mask",
         ),
     ),
-    ("vllm.v1.core.block_pool", "BlockPool", "_maybe_evict_cached_block", ("self", "block")),
+    ("vllm.v1.core.block_pool", "BlockPool", "evict_blocks", ("self", "block_ids")),
+    ("vllm.v1.core.kv_cache_utils", "FreeKVCacheBlockQueue", "popleft_n", ("self", "n")),
     ("vllm.v1.core.block_pool", "BlockPool", "reset_prefix_cache", ("self",)),
     (
         "vllm.v1.core.single_type_kv_cache_manager",
@@ -207,6 +210,14 @@ def cached_keys(block_pool: Any) -> Any:
     if not isinstance(keys, dict):
         raise Unexpected(f"the block pool keeps its hashes in a {type(keys).__name__}, not in a dict")
     return keys
+
+
+_hash_key = operator.attrgetter("_block_hash")
+
+
+def hash_keys(blocks: Iterable[Any]) -> list[bytes | None]:
+    """The key under which each block is cached; None where it is not."""
+    return list(map(_hash_key, blocks))
 
 
 def key_suffix(group_id: int) -> bytes:

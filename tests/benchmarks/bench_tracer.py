@@ -1,0 +1,78 @@
+"""What the tracer costs, against its bounds: vLLM's scheduler with and without the hooks, in one process.
+
+    python tests/benchmarks/bench_tracer.py [--release 0.29.0]
+
+The scheduler runs without a model, so a share of its own time says more than an engine would notice. The bounds are in
+terms of an engine's time: the model's part is taken from a Gemma-4-12B-shaped model on one NVIDIA H200 with CUDA graphs
+(240 ms to the first token of a cold 6,400-token prompt, 46 ms of a warm one), a fast one, so the strict case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from prefixscope import engine as engines
+from prefixscope.kit import kit_environment, write_kit
+
+COLD_S, WARM_S = 0.240, 0.046
+PREFILL_S_PER_TOKEN = COLD_S / 6400
+# One decode step of such a model.
+STEP_S = 0.010
+LOOP = Path(__file__).with_name("tracer_loop.py")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--release", default=engines.DEFAULT_VERSION)
+    parser.add_argument("--repeats", type=int, default=30)
+    arguments = parser.parse_args()
+    engine = engines.ensure(arguments.release, progress=print)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        kit, result = write_kit(folder / "kit"), folder / "result.json"
+        wanted = {
+            "model_dir": str(Path(engine.model.target).parent),
+            "repeats": arguments.repeats,
+            "result": str(result),
+        }
+        subprocess.run(
+            [str(engine.python), str(LOOP)],
+            input=json.dumps(wanted),
+            text=True,
+            check=True,
+            env={**os.environ, "VLLM_NO_USAGE_STATS": "1", **kit_environment(kit, folder / "trace")},
+        )
+        found = json.loads(result.read_text(encoding="utf-8"))
+    step_s = 200 * STEP_S
+    # times, the engine's time besides the scheduler's, bound
+    rows = {
+        "cold 6K prompt": (found["prompt"]["cold"], COLD_S, 0.02),
+        "warm 6K prompt": (found["prompt"]["warm"], WARM_S, 0.05),
+        "200 stuck requests, 200 steps": (found["queue"], step_s, 0.01),
+        "200 requests, each looked up 200 times": (found["every_lookup"], step_s, 0.01),
+        "40 groups × 10,000 blocks, 10 sends": (
+            found["many_groups"],
+            120_005 * PREFILL_S_PER_TOKEN + 9 * WARM_S,
+            0.01,
+        ),
+    }
+    print(f"\nvLLM {found['version']}")
+    print(f"{'':38} {'scheduler':>11} {'traced':>11} {'in hooks':>11} {'of engine':>10} {'bound':>6}")
+    broken = 0
+    for name, (times, model_s, bound) in rows.items():
+        added = max(times["on"] - times["off"], times["hooks"])
+        share = added / (model_s + times["off"])
+        broken += share > bound
+        milliseconds = (f"{times[key] * 1000:8.2f} ms" for key in ("off", "on", "hooks"))
+        print(f"{name:38} {' '.join(milliseconds)} {share:10.2%} {bound:6.0%}{'  broken' if share > bound else ''}")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
