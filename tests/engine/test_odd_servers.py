@@ -61,3 +61,16 @@ def test_a_server_that_cannot_start_is_a_row_with_its_reason(engine: Engine, tmp
     assert all(row["status"] == "failed" for row in rows if row["kind"] == "send")
     assert "no-such-flag" in rows[0]["error"]
     assert "no-such-flag" in (run / "report.html").read_text()
+
+
+def test_a_command_that_does_not_exist_ends_the_run_at_once(tmp_path: Path) -> None:
+    """Where no server of a run ever answered, one start is tried, and terminal, verdict and report say why."""
+    run = tmp_path / "run"
+    done = prefixscope("run", "-o", str(run), "--serve-cmd", "nosuchcommand-xyz serve X --port {port}")
+    assert done.returncode == 1
+    assert "nosuchcommand-xyz" in done.stderr
+    assert "not found" in done.stderr
+    assert "left out: no server of this run has answered" in done.stderr
+    assert len(list((run / "logs").glob("*.log"))) == 1
+    assert "nosuchcommand-xyz" in done.stdout
+    assert "nosuchcommand-xyz" in (run / "report.html").read_text()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from data.make_run import make_run
 
@@ -136,3 +137,10 @@ def test_equal_groups_are_folded_and_different_ones_are_not(material: Material) 
     shown = texts(display.to_svg(charts.block_ruler(different)))
     assert any("4 sliding groups" in text for text in shown)
     assert frames.group_label("sliding", 16, 1024, True) == "sliding · window 1,024 · 16-token blocks · drafter"
+
+
+def test_void_comparisons_are_no_differences() -> None:
+    """Where nothing was reused the title says that nothing could be compared, not that 0 are equal."""
+    row = {"document": "document 1", "model": "m", "pair": "cold-warm", "identical": None, "class": "void"}
+    chart = charts.equality_matrix(pd.DataFrame([row]))
+    assert display.title_of(chart).startswith("No warm answer could be compared")

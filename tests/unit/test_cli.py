@@ -445,3 +445,48 @@ def test_a_half_finished_run_has_a_report(
     out = Path(capsys.readouterr().out.strip())
     assert out == investigation.path / "report.html"
     assert "<html" in out.read_text("utf-8")[:500].lower()
+
+
+@pytest.mark.parametrize(
+    ("words", "folder", "passed"),
+    [
+        (["lab", "--port", "8897"], "prefixscope-notebooks", ["--port", "8897"]),
+        (["lab", "mine", "--no-browser"], "mine", ["--no-browser"]),
+        (["lab"], "prefixscope-notebooks", []),
+    ],
+)
+def test_lab_takes_a_folder_and_passes_the_rest_on(
+    words: list[str], folder: str, passed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a first word without a dash is our folder; Jupyter's options keep their values; the notebooks are there."""
+    started: list[list[str]] = []
+
+    def replaced(program: str, arguments: list[str]) -> None:
+        started.append(arguments)
+        raise SystemExit
+
+    monkeypatch.setattr(os, "execv", replaced)
+    with pytest.raises(SystemExit):
+        cli.main(words)
+    assert started[0][1:] == ["-m", "jupyterlab", folder, *passed]
+    assert (tmp_path / folder / "00-baseline.ipynb").is_file()
+
+
+def test_resume_refuses_another_target(
+    attach: Callable[..., Investigation], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run goes on with its own target: another URL, command or engine is refused by name."""
+    place = str(attach().run.path)
+    for other in (["--url", "http://127.0.0.1:1"], ["--serve-cmd", "vllm serve m"], ["--engine", "0.30.0"]):
+        assert cli.main(["run", "-o", place, "--resume", *other]) == 2
+        assert other[1] in capsys.readouterr().err
+
+
+def test_dry_run_of_a_resume_shows_the_runs_own_parameters(
+    attach: Callable[..., Investigation], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a resumed run would do is listed with the parameters that it began with."""
+    run = attach().run
+    run.update(lambda m: m["parameters"].update({"baseline": {"lengths": [777]}}))
+    assert cli.main(["run", "-o", str(run.path), "--resume", "--dry-run"]) == 0
+    assert "baseline.lengths=[777]" in capsys.readouterr().out

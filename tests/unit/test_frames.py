@@ -214,3 +214,20 @@ def test_errors_name_the_folder(tmp_path: Path) -> None:
     """A directory that is not there is an error that names it."""
     with pytest.raises(ReportError, match="nowhere"):
         render_report(tmp_path / "nowhere")
+
+
+def test_a_damaged_run_is_doubted(run: Path) -> None:
+    """A manifest that can't be read, or a stage that is done without rows, is said; a whole run raises no doubt."""
+    assert frames.doubts(run) == []
+    (run / "raw" / "sweep.jsonl").unlink()
+    assert "stage sweep is done" in " ".join(frames.doubts(run))
+    (run / "run.json").write_text('{"stages": ')
+    assert "run.json is missing or damaged" in " ".join(frames.doubts(run))
+
+
+def test_a_manifest_of_odd_shapes_is_read_without_them(run: Path) -> None:
+    """Parts of run.json that have the wrong shape are left out instead of breaking what reads them."""
+    manifest = frames.load_run(run)
+    (run / "run.json").write_text(json.dumps({**manifest, "stages": "x", "servers": 3}))
+    assert "stages" not in frames.load_run(run)
+    assert frames.timeline(frames.load_run(run)).empty
