@@ -64,10 +64,10 @@ def run(
         def key(number: int, role: str) -> str:
             return series_key(investigation, setting, role, tokens, seed + number, answer_tokens)
 
-        todo = [(n, role) for n, role in plan if len(done.get(key(n, role), {})) < len(ARMS)]
-        if todo:
+        missing = [(n, role) for n, role in plan if len(done.get(key(n, role), {})) < len(ARMS)]
+        if missing:
             expected = 3 * tokens / PREFILL_TOKENS_PER_S + 4 * answer_tokens * 0.03
-            stage.progress.plan(START_S + expected * len(todo), len(todo))
+            stage.progress.plan(START_S + expected * len(missing), len(missing))
             try:
                 with investigation.server(setting, stage) as (client, server_id):
                     sender = Sender(investigation, stage, client, server_id, setting)
@@ -81,7 +81,7 @@ def run(
                     if ahead is not None:
                         # No latency is reported here, so the sweep's first server may start meanwhile.
                         investigation.start_ahead(ahead)
-                    for n, role in todo:
+                    for n, role in missing:
                         if role == "lora" and not sender.lora:
                             continue
                         ask(

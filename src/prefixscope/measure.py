@@ -88,16 +88,16 @@ def measure(
     that a later stage needs first: its server may start behind the last unmeasured latencies.
     """
     settings = list(dict.fromkeys(series.setting for series in plan))
-    todo = {s: [p for p in plan if p.setting == s and finished(investigation, p) is None] for s in settings}
-    left = [setting for setting in settings if todo[setting]]
+    missing = {s: [p for p in plan if p.setting == s and finished(investigation, p) is None] for s in settings}
+    left = [setting for setting in settings if missing[setting]]
     stage.progress.plan(
-        sum(START_S + sum(series.expected_s() for series in todo[setting]) for setting in left),
-        sum(len(todo[setting]) for setting in left),
+        sum(START_S + sum(series.expected_s() for series in missing[setting]) for setting in left),
+        sum(len(missing[setting]) for setting in left),
     )
     for position, setting in enumerate(left):
         after = left[position + 1] if position + 1 < len(left) else then
         _measure_setting(
-            investigation, stage, setting, todo[setting], after, keep=keep_last and position + 1 == len(left)
+            investigation, stage, setting, missing[setting], after, keep=keep_last and position + 1 == len(left)
         )
     rows: list[dict[str, Any]] = []
     for series in plan:
@@ -109,7 +109,7 @@ def _measure_setting(
     investigation: Investigation,
     stage: Stage,
     setting: Setting,
-    todo: Sequence[Series],
+    missing: Sequence[Series],
     after: Setting | None,
     *,
     keep: bool,
@@ -119,7 +119,7 @@ def _measure_setting(
         with investigation.server(setting, stage, keep=keep) as (client, server_id):
             sender = Sender(investigation, stage, client, server_id, setting)
             open_series = []
-            for series in todo:
+            for series in missing:
                 if series.role == "lora" and not sender.lora:
                     stage.progress.advance(series.expected_s())
                     if setting.as_served:
@@ -146,7 +146,7 @@ def _measure_setting(
         told = {
             row["series"] for row in investigation.run.rows(stage.name)[rows_before:] if row.get("status") == "failed"
         }
-        for series in todo:
+        for series in missing:
             if finished(investigation, series) is None and series.key(investigation.target.id) not in told:
                 _fail(investigation, stage, series, "", str(error))
         if isinstance(error, ServerError) and not investigation.run.answered():

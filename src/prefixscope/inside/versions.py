@@ -117,12 +117,12 @@ def load() -> dict[str, Any]:
 
 
 def _subclasses(base: type) -> list[type]:
-    found, todo = [], [base]
-    while todo:
-        current = todo.pop()
+    found, waiting = [], [base]
+    while waiting:
+        current = waiting.pop()
         if current not in found:
             found.append(current)
-            todo.extend(current.__subclasses__())
+            waiting.extend(current.__subclasses__())
     return found
 
 
