@@ -167,8 +167,8 @@ def execute(
                 progress_bar=False,
                 log_output=False,
                 request_save_on_cell_execute=True,
-                # ipykernel warns that loopback TCP is not encrypted; it never leaves this machine.
-                extra_arguments=["--IPKernelApp.log_level=40"],
+                # ipykernel warns that loopback TCP is not encrypted, and of the interrupt that ends it: neither is news.
+                extra_arguments=["--IPKernelApp.log_level=50"],
             )
         except OSError as error:
             raise NotebookError(
