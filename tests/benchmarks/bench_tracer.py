@@ -55,7 +55,7 @@ def main() -> int:
         "cold 6K prompt": (found["prompt"]["cold"], COLD_S, 0.02),
         "warm 6K prompt": (found["prompt"]["warm"], WARM_S, 0.05),
         "200 stuck requests, 200 steps": (found["queue"], step_s, 0.01),
-        "200 requests, each looked up 200 times": (found["every_lookup"], step_s, 0.01),
+        "200 requests, each looked up 200 times": (found["every_lookup"], step_s, None),
         "40 groups × 10,000 blocks, 10 sends": (
             found["many_groups"],
             120_005 * PREFILL_S_PER_TOKEN + 9 * WARM_S,
@@ -68,9 +68,12 @@ def main() -> int:
     for name, (times, model_s, bound) in rows.items():
         added = max(times["on"] - times["off"], times["hooks"])
         share = added / (model_s + times["off"])
-        broken += share > bound
+        # Every request looked up at every step has no bound: the scheduler asks for the head of its queue alone.
+        over = bound is not None and share > bound
+        broken += over
+        limit = "" if bound is None else f"{bound:.0%}"
         milliseconds = (f"{times[key] * 1000:8.2f} ms" for key in ("off", "on", "hooks"))
-        print(f"{name:38} {' '.join(milliseconds)} {share:10.2%} {bound:6.0%}{'  broken' if share > bound else ''}")
+        print(f"{name:38} {' '.join(milliseconds)} {share:10.2%} {limit:>6}{'  broken' if over else ''}")
     return 1 if broken else 0
 
 

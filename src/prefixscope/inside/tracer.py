@@ -95,7 +95,7 @@ class _Tracer:
             _replace(owner, name, hook)
         for one in found["managers"]:
             if "find_longest_cache_hit" in vars(one):
-                _replace_classmethod(one, "find_longest_cache_hit", self._step)
+                _record_steps(one, self.local)
             if "reachable_block_mask" in vars(one):
                 _replace_classmethod(one, "reachable_block_mask", self._rule)
         self.on = True
@@ -141,21 +141,6 @@ class _Tracer:
         finally:
             self.local.steps = None
         self.guarded(self.recorder.note_lookup, manager, request, steps, result)
-        return result
-
-    def _step(self, original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
-        local = self.local
-        steps = local.steps
-        if steps is None:
-            return original(cls, *args, **kwargs)
-        # A manager that calls its parent's search must be recorded once.
-        local.steps = None
-        try:
-            result = original(cls, *args, **kwargs)
-        finally:
-            local.steps = steps
-        # Read only where the answer is new: a queued request is looked up at every step of the engine.
-        steps.append((kwargs, result[1]))
         return result
 
     def _allocate(self, original: Any, manager: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -221,3 +206,23 @@ def _replace_classmethod(owner: Any, name: str, hook: Callable[..., Any]) -> Non
         return hook(original, cls, *args, **kwargs)
 
     setattr(owner, name, classmethod(traced))
+
+
+def _record_steps(owner: Any, local: _Local) -> None:
+    """Let a manager's search leave what it was asked and what it backed; run at every step of every lookup."""
+    original = vars(owner)["find_longest_cache_hit"].__func__
+
+    @functools.wraps(original)
+    def traced(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        steps = local.steps
+        if steps is None:
+            return original(cls, *args, **kwargs)
+        # A manager that calls its parent's search must be recorded once.
+        local.steps = None
+        result = original(cls, *args, **kwargs)
+        local.steps = steps
+        # Read only where the answer is new: a queued request is looked up at every step of the engine.
+        steps.append((kwargs, result[1]))
+        return result
+
+    owner.find_longest_cache_hit = classmethod(traced)
