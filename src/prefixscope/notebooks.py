@@ -167,7 +167,7 @@ def execute(
                 progress_bar=False,
                 log_output=False,
                 request_save_on_cell_execute=True,
-                # ipykernel warns that loopback TCP is not encrypted, and of the interrupt that ends it: neither is news.
+                # ipykernel warns that loopback TCP is not encrypted, and of the interrupt that ends it: no news.
                 extra_arguments=["--IPKernelApp.log_level=50"],
             )
         except OSError as error:
