@@ -48,7 +48,7 @@ def test_each_option_of_the_readme_exists(option: str) -> None:
     """Every option that the README shows is one of ours, or one of vLLM's or docker's that it explains."""
     theirs = {
         "--enable-prefix-caching", "--enable-prompt-tokens-details", "--speculative-config",
-        "--prefix-cache-retention-interval", "--gpus", "--rm", "--name", "--model",
+        "--prefix-cache-retention-interval", "--gpus", "--rm", "--name", "--host", "--port",
     }  # fmt: skip
     shown = "".join(
         subprocess.run(
