@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import shutil
@@ -57,6 +58,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        full = PrefixscopeError(
+            f"{error.filename or 'a file of the run'} could not be written: {error.strerror}",
+            cause="the disk is full; all measured rows are safe",
+            remedy="make room, then run again with --resume",
+        )
+        return _complain(full, FAILED)
 
 
 def _complain(error: PrefixscopeError, code: int) -> int:

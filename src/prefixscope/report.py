@@ -58,8 +58,11 @@ def render_report(run_dir: Path | str, *, out: Path | str | None = None, include
     page = render_html(run_dir, include_text=include_text)
     try:
         partial = target.with_name(f".{target.name}.tmp")
-        partial.write_text(page, encoding="utf-8")
-        partial.replace(target)  # a full disk leaves the earlier report whole
+        try:
+            partial.write_text(page, encoding="utf-8")
+            partial.replace(target)  # a full disk leaves the earlier report whole
+        finally:
+            partial.unlink(missing_ok=True)
     except OSError as error:
         raise ReportError(
             f"the report can't be written to {target}: {error.strerror}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -490,3 +491,16 @@ def test_dry_run_of_a_resume_shows_the_runs_own_parameters(
     run.update(lambda m: m["parameters"].update({"baseline": {"lengths": [777]}}))
     assert cli.main(["run", "-o", str(run.path), "--resume", "--dry-run"]) == 0
     assert "baseline.lengths=[777]" in capsys.readouterr().out
+
+
+def test_a_full_disk_is_said_in_words(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Wherever the disk turns out to be full, the run ends with exit 1, the cause and the way on."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(runner, "plan", full)
+    assert cli.main(["run"]) == 1
+    shown = capsys.readouterr().err
+    assert "the disk is full" in shown
+    assert "--resume" in shown
