@@ -26,6 +26,7 @@ from prefixscope.display import themed
 from prefixscope.errors import ReportError
 from prefixscope.material import Material, facts, gather, servers
 from prefixscope.quantities import number
+from prefixscope.replay import travel
 from prefixscope.sections import Figure, Section, command, headline_figure, sections
 from prefixscope.theme import DARK, vega_config
 
@@ -151,6 +152,8 @@ def downloads(run_dir: Path, material: Material, *, include_text: bool) -> list[
         lines = "".join(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in shared)
         made = [_download("rows.jsonl", what, lines)] if rows else []
     made += [_download(name, what, table.to_csv(index=False)) for name, (what, table) in tables.items() if len(table)]
+    if replayable := travel.of_run(run_dir):
+        made.append(_download(travel.NAME, "what vLLM's own scheduler can replay", travel.to_text(replayable)))
     manifest = json.dumps(redact.manifest(material.run), indent=1, ensure_ascii=False, sort_keys=True)
     return [*made, _download("run.json", "the run's manifest, shortened for sharing", manifest)]
 

@@ -12,7 +12,7 @@ from prefixscope.frames.export import frames_to_csv
 from prefixscope.frames.outputs import answers, comparisons, equality
 from prefixscope.frames.requests import repeats, send_label, sends, worst
 from prefixscope.frames.rows import doubts, load_run, read_rows, trace_headers
-from prefixscope.frames.summaries import agreement, hits, latency, sweep
+from prefixscope.frames.summaries import agreement, hits, latency, predicted_sweep, predictions, sweep
 from prefixscope.frames.traced import lookups_over_time, stores
 
 __all__ = [
@@ -31,6 +31,8 @@ __all__ = [
     "load_run",
     "lookups",
     "lookups_over_time",
+    "predicted_sweep",
+    "predictions",
     "read_rows",
     "repeats",
     "send_label",
