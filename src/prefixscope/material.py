@@ -59,7 +59,7 @@ def gather(run_dir: Path) -> Material:
         hits=frames.hits(sent),
         latency=frames.latency(sent),
         kept=stored,
-        sweep=frames.sweep(sent, stored),
+        sweep=swept if len(swept := frames.sweep(sent, stored)) else frames.predicted_sweep(run_dir),
         answers=shareable(frames.answers(run_dir)),
         comparisons=shareable(frames.comparisons(run_dir)),
         blocks=drawn,

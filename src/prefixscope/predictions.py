@@ -11,7 +11,7 @@ import pandas as pd
 from prefixscope import engine as engines
 from prefixscope import frames
 from prefixscope.errors import ReplayError, RunError, TraceError
-from prefixscope.geometry import has_sparse_groups, traced
+from prefixscope.geometry import check_intervals, has_sparse_groups, traced
 from prefixscope.investigation import Investigation
 from prefixscope.replay import Case, Geometry, Replayer, ServerSetting, open_release, repeats
 from prefixscope.replay.measured import cases, release
@@ -33,7 +33,7 @@ def beside(investigation: Investigation) -> pd.DataFrame:
         known = {row["request_id"] for row in investigation.run.rows(STAGE) if row.get("kind") == "predicted"}
         rows = [row for row in investigation.run.rows() if row.get("kind") == "send" and row.get("status") == "ok"]
         wanted = [case for case in cases(rows, traced(investigation.path)) if set(case.measured) - known]
-        if not wanted and rows and not known:
+        if not wanted and not known:
             stage.outcome, stage.note = "skipped", "no request was traced, so the engine's geometry is not known"
         by_id = {row["request_id"]: row for row in rows}
         stage.progress.plan(
@@ -86,23 +86,31 @@ def _open(version: str) -> Replayer:
     return open_release(version)
 
 
-def sweep(
+def swept(
     investigation: Investigation,
     *,
     intervals: Sequence[str | int],
     lengths: Sequence[int],
     trace: str = "",
 ) -> pd.DataFrame:
-    """The sweep of a server that is not ours to restart, from its trace alone: ``frames.predicted_sweep``.
+    """``frames.sweep`` with predictions beside what was measured.
+
+    Of an attached server, which is not restarted, the predictions alone (``frames.predicted_sweep``), from its trace;
+    empty where there is no trace, or its release is not installed here: a warning says which.
 
     Parameters
     ----------
-    trace : a trace file or folder of that server; empty takes the run's own.
-
-    Empty where there is no trace, or its release is not installed here; a warning says which.
+    trace : a trace file or folder of an attached server; empty takes the run's own.
     """
-    if investigation.target.kind != "attached":
+    if investigation.target.kind == "attached":
+        _sweep_attached(investigation, intervals, lengths, trace)
         return frames.predicted_sweep(investigation.path)
+    return frames.sweep(beside(investigation), frames.kept(investigation.path))
+
+
+def _sweep_attached(
+    investigation: Investigation, intervals: Sequence[str | int], lengths: Sequence[int], trace: str
+) -> None:
     try:
         wanted = [parse_interval(value) for value in intervals]
     except ValueError as error:
@@ -111,10 +119,11 @@ def sweep(
         header = _header(investigation.path, trace)
         if header is None:
             stage.outcome, stage.note = "skipped", "there is no trace of the attached server, so no geometry to replay"
-            return frames.predicted_sweep(investigation.path)
+            return
         if not has_sparse_groups(header):
             stage.outcome, stage.note = "skipped", "no KV cache group of this model is thinned out by an interval"
-            return frames.predicted_sweep(investigation.path)
+            return
+        check_intervals(wanted, header.scheduler_block)
         done = {(row["interval_asked"], row["tokens"]) for row in investigation.run.rows(STAGE) if _swept(row)}
         left = [(i, n) for i in wanted for n in lengths if (interval_label(i), n) not in done]
         try:
@@ -126,7 +135,6 @@ def sweep(
         except ReplayError as error:
             stage.outcome = "partial"
             stage.warn("not-predicted", f"the sweep can't be predicted: {error.what}", error.remedy)
-    return frames.predicted_sweep(investigation.path)
 
 
 def _swept(row: Mapping[str, Any]) -> bool:

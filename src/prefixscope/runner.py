@@ -173,10 +173,10 @@ def plan(target: Target, *, quick: bool, only: Sequence[str], assignments: Seque
     stages = [s for s in notebooks.ORDER if not only or s in only or s == "report"]
     left_out = {}
     if target.kind == "attached":
-        left_out = {
-            s: "needs a server that may be restarted: --serve-cmd 'vllm serve …'" for s in stages if s in NEEDS_RESTART
-        }
-        stages = [s for s in stages if s not in NEEDS_RESTART]
+        # A trace of the server stands for the server: it is drawn, and a sweep is predicted from it.
+        barred = [s for s in stages if s in NEEDS_RESTART and not parameters.get(s, {}).get("trace")]
+        left_out = dict.fromkeys(barred, "needs a server that may be restarted: --serve-cmd 'vllm serve …'")
+        stages = [s for s in stages if s not in barred]
     for assignment in assignments:
         stage = notebooks.parse_assignment(assignment)[0]
         if stage not in stages:

@@ -51,7 +51,7 @@ def run(
             stage.warn(
                 "no-sweep",
                 "the retention sweep restarts the server for each interval; an attached server is not restarted",
-                "prefixscope run --serve-cmd 'vllm serve …'",
+                "prefixscope run --serve-cmd 'vllm serve …', or with a trace of it -p sweep.trace=FILE (predicted)",
             )
             return frames.sends(investigation.path)
         drafter = investigation.target.offers()[0]

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from prefixscope.frames.columns import FLOAT, INT, TEXT, make_frame, median, whole
+from prefixscope.frames.columns import BOOL, FLOAT, INT, TEXT, make_frame, median, whole
 from prefixscope.frames.requests import SEND_COLUMNS, current, worst
 from prefixscope.frames.rows import Rows, of_kind
 
 SWEEP_COLUMNS = {
     "config": TEXT, "interval": TEXT, "interval_order": FLOAT, "tokens": INT, "hit_2": INT, "hit_3": INT,
-    "short_2": INT, "first_2_ms": FLOAT, "predicted_2": INT, "predicted_3": INT, "failed": INT, "blocks": INT,
-    "bytes": INT,
+    "short_2": INT, "first_2_ms": FLOAT, "predicted_2": INT, "predicted_3": INT, "measured": BOOL, "failed": INT,
+    "blocks": INT, "bytes": INT,
 }  # fmt: skip
 
 _SEND_RANK = {"cold": 0, "repeat": 1, "control": 2, "new_ending": 3, "follow_up": 4}
@@ -144,6 +144,7 @@ def sweep(frame: pd.DataFrame, stored: pd.DataFrame) -> pd.DataFrame:
                     "first_2_ms": second["first_token_ms"].median(),
                     "predicted_2": median(second["predicted_tokens"].dropna()),
                     "predicted_3": median(third["predicted_tokens"].dropna()),
+                    "measured": True,
                     "failed": int((part["status"] == "failed").sum()),
                     "blocks": whole(cell["blocks"].sum() / series) if len(cell) else None,
                     "bytes": whole(cell["bytes"].sum() / series) if len(cell) and cell["bytes"].notna().all() else None,
@@ -205,8 +206,7 @@ def predicted_sweep(run_dir: Path) -> pd.DataFrame:
                 "hit_2": second,
                 "hit_3": hits[2] if len(hits) > 2 else None,
                 "short_2": None if second is None or tokens is None else tokens - second,
-                "predicted_2": second,
-                "predicted_3": hits[2] if len(hits) > 2 else None,
+                "measured": False,
                 "failed": 0,
                 "blocks": row.get("blocks"),
                 "bytes": row.get("bytes"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from importlib.resources import files
 from typing import Any
@@ -26,7 +27,9 @@ def to_test(case: Case) -> str:
     ReplayError
         where a group is of a kind that the test can't spell out.
     """
-    specs = [_spec(group) for group in case.geometry.groups]
+    lines = [_spec(group) for group in case.geometry.groups]
+    runs = [(line, len(list(same))) for line, same in itertools.groupby(lines)]
+    specs = [line if times == 1 else f"*[{line}] * {times}" for line, times in runs]
     setting = case.setting
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(
@@ -45,8 +48,9 @@ def to_test(case: Case) -> str:
         name=_word(case.name),
         version=_word(package_version()),
         tokens=tokens,
+        length=number(tokens),
         measured=", ".join(number(hit) if hit is not None else "unknown" for hit in hits),
-        spec_names=sorted({line.split("(")[0] for line in specs}),
+        spec_names=sorted({line.split("(")[0] for line in lines}),
         specs=specs,
         flags=[group.drafter for group in case.geometry.groups],
         scheduler_block=case.geometry.scheduler_block,

@@ -9,6 +9,7 @@ import pandas as pd
 from prefixscope import charts
 from prefixscope.material import Material
 from prefixscope.quantities import count, number
+from prefixscope.sections.predictions import agreement
 from prefixscope.sections.section import Figure, Section, Table, empty, figures
 
 
@@ -51,6 +52,8 @@ def hit_lengths(material: Material) -> Section:
             f"{len(doubtful):,} requests"
             + (f"; the {count(wrong, 'other')} should be read with care." if wrong else ".")
         )
+    if same := agreement(material):
+        after.append(same)
     after += _new_endings(table[table["config"].isin(names)])
     return Section(
         id=section_id,

@@ -22,12 +22,13 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Text cells under text headings; ``numeric`` names the columns that align right."""
+    """Text cells under text headings; ``numeric`` names the columns that align right, ``bad`` rows to be seen first."""
 
     caption: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     numeric: frozenset[str] = frozenset()
+    bad: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
