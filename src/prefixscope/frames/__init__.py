@@ -10,9 +10,10 @@ from prefixscope.frames.cache import blocks, group_label, groups, kept, lookups
 from prefixscope.frames.clock import servers, timeline
 from prefixscope.frames.export import frames_to_csv
 from prefixscope.frames.outputs import answers, comparisons, equality
+from prefixscope.frames.predicted import predicted, predicted_cases
 from prefixscope.frames.requests import repeats, send_label, sends, worst
 from prefixscope.frames.rows import doubts, load_run, read_rows, trace_headers
-from prefixscope.frames.summaries import agreement, hits, latency, predicted_sweep, predictions, sweep
+from prefixscope.frames.summaries import agreement, crosscheck, hits, latency, predicted_sweep, sweep
 from prefixscope.frames.traced import lookups_over_time, stores
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "answers",
     "blocks",
     "comparisons",
+    "crosscheck",
     "doubts",
     "equality",
     "frames_to_csv",
@@ -31,8 +33,9 @@ __all__ = [
     "load_run",
     "lookups",
     "lookups_over_time",
+    "predicted",
+    "predicted_cases",
     "predicted_sweep",
-    "predictions",
     "read_rows",
     "repeats",
     "send_label",

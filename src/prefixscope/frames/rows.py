@@ -38,7 +38,7 @@ def doubts(run_dir: Path) -> list[str]:
     for name, state in run.get("stages", {}).items():
         done = isinstance(state, Mapping) and state.get("status") == "done"
         # The trace stage may live on the rows of the baseline; the report makes none.
-        if done and name not in ("trace", "report", "prediction") and name not in measured:
+        if done and name not in ("trace", "report", "crosscheck") and name not in measured:
             found.append(f"stage {name} is done, but its rows in raw/{name}.jsonl are gone")
     return found
 

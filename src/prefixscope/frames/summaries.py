@@ -172,7 +172,7 @@ def agreement(frame: pd.DataFrame) -> pd.DataFrame:
     return make_frame(out, {"config": TEXT} | dict.fromkeys(("sends", "compared", "agree", "disagree"), INT))
 
 
-def predictions(frame: pd.DataFrame) -> pd.DataFrame:
+def crosscheck(frame: pd.DataFrame) -> pd.DataFrame:
     """One row per configuration: in how many sends the release's own scheduler gave the hit that was measured."""
     out: Rows = []
     for config, part in frame[frame["status"] == "ok"].groupby("config", sort=False):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from prefixscope.material import Material
 from prefixscope.sections.blocks import block_trace
+from prefixscope.sections.crosscheck import predicted
 from prefixscope.sections.hits import headline_figure, hit_lengths
 from prefixscope.sections.latency import first_token
 from prefixscope.sections.outputs import equality
-from prefixscope.sections.predictions import predicted
 from prefixscope.sections.record import time_spent, warnings
 from prefixscope.sections.retention import cost, sweep
 from prefixscope.sections.section import Figure, Section, Table, command

@@ -9,7 +9,7 @@ import pandas as pd
 from prefixscope import charts
 from prefixscope.material import Material
 from prefixscope.quantities import count, number
-from prefixscope.sections.predictions import agreement
+from prefixscope.sections.crosscheck import agreement
 from prefixscope.sections.section import Figure, Section, Table, empty, figures
 
 

@@ -19,11 +19,11 @@ from prefixscope.runs import Stage
 from prefixscope.setting import Interval, interval_label, parse_interval
 from prefixscope.trace import Header, read_trace
 
-STAGE = "prediction"
+STAGE = "crosscheck"
 _START_S, _REQUESTS_PER_S = 8.0, 200.0
 
 
-def beside(investigation: Investigation) -> pd.DataFrame:
+def run(investigation: Investigation) -> pd.DataFrame:
     """Predict every traced send that is not predicted yet, and return ``frames.sends`` with both numbers.
 
     The release is the engine's own, the geometry and settings are those of its trace; nothing is sent. Where that
@@ -105,7 +105,7 @@ def swept(
     if investigation.target.kind == "attached":
         _sweep_attached(investigation, intervals, lengths, trace)
         return frames.predicted_sweep(investigation.path)
-    return frames.sweep(beside(investigation), frames.kept(investigation.path))
+    return frames.sweep(run(investigation), frames.kept(investigation.path))
 
 
 def _sweep_attached(

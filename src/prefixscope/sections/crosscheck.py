@@ -14,14 +14,14 @@ from prefixscope.sections.section import Section, Table, command, empty
 
 def predicted(material: Material) -> Section:
     """The section; a send in which the two differ is a row of its own, marked."""
-    title, section_id = "Predicted beside measured", "prediction"
+    title, section_id = "Predicted beside measured", "crosscheck"
     sent = material.sent[material.sent["status"] == "ok"]
     known = sent[sent["predicted_agrees"].notna()]
     if not len(known):
         missing = "No hit has been predicted with the engine's own scheduler."
-        found = empty(material, section_id, title, missing, "prediction")
+        found = empty(material, section_id, title, missing, "crosscheck")
         # Not a notebook of its own: every notebook that measures predicts, and the report makes up what is missing.
-        return replace(found, command=command(None)) if found.command == command("prediction") else found
+        return replace(found, command=command(None)) if found.command == command("crosscheck") else found
     wrong = known[~known["predicted_agrees"].astype(bool)]
     tables = [_by_configuration(sent)]
     if len(wrong):
@@ -83,7 +83,7 @@ def _differences(wrong: pd.DataFrame) -> Table:
 
 
 def _by_configuration(sent: pd.DataFrame) -> Table:
-    table = frames.predictions(sent)
+    table = frames.crosscheck(sent)
     return Table(
         caption="Sends by configuration: predicted, the same as measured, different.",
         columns=("configuration", "predicted by", "sends", "predicted", "agree", "differ"),
