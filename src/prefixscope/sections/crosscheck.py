@@ -35,8 +35,8 @@ def predicted(material: Material) -> Section:
         ),
         findings=(("Found", agreement(material)),),
         after=(
-            "The case is in this file: prefixscope predict --trace report.html replays it, on any machine and under "
-            "any other release or interval. prefixscope export-test report.html writes it as a test for vLLM.",
+            "The case is in this file: `prefixscope predict --trace report.html` replays it, on any machine and under "
+            "any other release or interval; `prefixscope export-test report.html` writes it as a test for vLLM.",
         ),
         tables=tuple(tables),
     )
