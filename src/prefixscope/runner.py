@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from prefixscope import engine, notebooks, preflight
+from prefixscope import asked, engine, notebooks, preflight
 from prefixscope.client import Client
 from prefixscope.errors import NotebookError, PrefixscopeError, RunError
 from prefixscope.investigation import Investigation, free_space_warning
@@ -170,6 +170,9 @@ def plan(target: Target, *, quick: bool, only: Sequence[str], assignments: Seque
     for assignment in assignments:
         stage, name, value = notebooks.parse_assignment(assignment)
         parameters.setdefault(stage, {})[name] = value
+    for stage, given in parameters.items():
+        defaults = {name: one.default for name, one in notebooks.parameters(stage).items()}
+        asked.check(stage, {**defaults, **given})
     stages = [s for s in notebooks.ORDER if not only or s in only or s == "report"]
     left_out = {}
     if target.kind == "attached":
