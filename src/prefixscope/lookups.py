@@ -59,11 +59,11 @@ def view(run_dir: str = "", target: str = "sample", *, trace: str = "", tokens: 
 
 
 def of_run(investigation: Investigation, rows: Rows) -> View:
-    """The repeats among the rows that were traced; on the cold send nothing can be there."""
+    """The first sends and repeats among the rows that were traced."""
     known = traced(investigation.path)
     names: dict[bool, dict[str, str]] = {True: {}, False: {}}
     for row in rows:
-        if row["send"] == "repeat" and known.lookup(row["request_id"]) is not None:
+        if row["send"] in REPEATS and known.lookup(row["request_id"]) is not None:
             label = f"{row['setting']['label']}, {frames.send_label(row['send'], row['index'])}"
             names[bool(row["setting"]["drafter"])][row["request_id"]] = label
     first = frames.repeats(frames.sends(investigation.path))
@@ -123,11 +123,11 @@ def groups(seen: View) -> pd.DataFrame:
 
 
 def blocks(seen: View, *, drafter: bool) -> pd.DataFrame:
-    """``frames.blocks`` of the sends with or without a drafter; a send that found nothing at all has nothing to see."""
+    """``frames.blocks`` of the sends with or without a drafter."""
     names = seen.with_drafter if drafter else seen.without
     # Under the id it is named by: an id of ours may have been sent twice.
     found = [replace(one, request_id=request) for one, request in _lookups(seen, names)]
-    return frames.blocks([one for one in found if any(view.cached for view in one.groups)] or found, labels=names)
+    return frames.blocks(found, labels=names)
 
 
 def stored(seen: View, *, drafter: bool) -> pd.DataFrame:

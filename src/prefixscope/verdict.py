@@ -183,7 +183,7 @@ def choose_interval(table: pd.DataFrame) -> pd.Series[Any] | None:
     """The row of ``frames.sweep`` to recommend, at its longest prompt; None where no interval was measured.
 
     The one that leaves the fewest tokens short on the second sends of **all** lengths, then the cheapest in blocks,
-    then the coarsest finite one: a coarse interval may lift long prompts and leave short ones on the floor.
+    then the coarsest finite one: a coarse interval may lift long prompts and leave short ones at 0.
     """
     measured = table[table["hit_2"].notna()]
     if not len(measured):

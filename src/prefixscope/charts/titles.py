@@ -20,6 +20,15 @@ def listing(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + f" and {names[-1]}"
 
 
+def with_configs(names: Sequence[str]) -> str:
+    """``with MTP and no MTP``; of a server that is not ours ``on this server as it is served``."""
+    own = [name.partition(" · ")[2] for name in names if name.startswith("as served")]
+    others = [name for name in names if not name.startswith("as served")]
+    served = [name for name in own if name]
+    parts = ["on this server as it is served" + (f" ({listing(served)})" if served else "")] if own else []
+    return " and ".join([*parts, *([f"with {listing(others)}"] if others else [])])
+
+
 def spans(names: Sequence[str], order: Sequence[str]) -> str:
     """Neighbours in ``order`` as a span: ``64 to 1,024 and dense``."""
     runs: list[list[str]] = []

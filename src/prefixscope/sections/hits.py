@@ -41,7 +41,7 @@ def hit_lengths(material: Material) -> Section:
     after = [
         "A point on the dashed line reuses every token. One or two scheduler blocks below it is as good as it gets: "
         "vLLM rounds hits down to whole blocks and, with speculative decoding, gives up the last one.",
-        "A point on the floor is a prefix that is computed again in full. If send 2 is on the floor and send 3 is not, "
+        "A point at 0 is a prefix that is computed again in full. If send 2 is at 0 and send 3 is not, "
         "only the third visitor of a prompt profits from the cache.",
     ]
     if len(doubtful):
@@ -71,7 +71,7 @@ def _new_endings(table: pd.DataFrame) -> list[str]:
     if not len(rows):
         return []
     rows = rows[rows["tokens"] == rows["tokens"].max()]
-    parts = ", ".join(f"{number(row.cached_tokens)} with {row.config}" for row in rows.itertuples())
+    parts = ", ".join(f"{number(row.cached_tokens)} {charts.with_configs([row.config])}" for row in rows.itertuples())
     text = f"A prompt that keeps the first 95 % of {number(rows['tokens'].iloc[0])} tokens and ends differently reuses "
     lost = bool((rows["cached_tokens"] == 0).any())
     return [
