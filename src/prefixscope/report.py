@@ -141,7 +141,7 @@ def downloads(run_dir: Path, material: Material, *, include_text: bool) -> list[
         "hits.csv": ("hit lengths by configuration, prompt length and send", material.hits),
         "latency.csv": ("time to first token", material.latency),
         "sweep.csv": ("retention sweep", material.sweep),
-        "blocks.csv": ("block ranges of the lookups shown", material.blocks),
+        "blocks.csv": ("block ranges of the lookups shown", material.telling.blocks),
         "comparisons.csv": ("compared answers", material.comparisons),
     }
     if len(rows) > MOST_RAW_ROWS:

@@ -50,6 +50,12 @@ class Plan:
     quick: bool = False
 
     @property
+    def asks(self) -> bool:
+        """Whether anything is sent to a server; a trace from elsewhere is only drawn."""
+        drawn = {"trace"} if self.parameters.get("trace", {}).get("trace") else set()
+        return bool(set(self.stages) - drawn - {"report"})
+
+    @property
     def expected_s(self) -> float:
         return sum(EXPECTED_S[stage][self.quick] for stage in self.stages)
 
@@ -207,7 +213,8 @@ def run(target: Target, plan: Plan, *, out: str | None, resume: bool, screen: Sc
     place = Path(out) if out else Path.cwd() / time.strftime("prefixscope-run-%Y%m%d-%H%M%S")
     if not resume:
         Run.free(place)  # before anything is installed
-    prepare(target, screen)
+    if plan.asks:
+        prepare(target, screen)
     directory = open_directory(target, plan, place, resume=resume)
     with directory.locked() as token, notebooks.owned_by(token):
         screen.line(f"run directory: {directory.path}")

@@ -131,7 +131,8 @@ def test_one_failed_interval_leaves_a_gap(material: Material) -> None:
 
 def test_equal_groups_are_folded_and_different_ones_are_not(material: Material) -> None:
     """Groups with the same ranges share a row; one that differs has its own."""
-    part = material.blocks[material.blocks["send_label"] == "MTP, send 2"]
+    blocks = material.telling.blocks
+    part = blocks[blocks["send_label"] == "MTP, send 2"]
     different = part.copy()
     different.loc[(different["gid"] == 2) & (different["state"] == "stored"), "start"] = 170
     shown = texts(display.to_svg(charts.block_ruler(different)))
