@@ -43,6 +43,7 @@ class Material:
     problems: list[str]
     verdict: Verdict
     traced: bool = False
+    brought: bool = False
 
 
 def gather(run_dir: Path) -> Material:
@@ -67,6 +68,7 @@ def gather(run_dir: Path) -> Material:
         problems=frames.doubts(run_dir) + frames.read_rows(run_dir)[1] + list(telling.problems),
         verdict=verdict,
         traced=bool(headers),
+        brought=found is not None,
     )
 
 
@@ -84,13 +86,21 @@ def shareable(frame: pd.DataFrame) -> pd.DataFrame:
 def facts(material: Material) -> list[tuple[str, str, str]]:
     """What was investigated: (name, value, source)."""
     run = redact.manifest(material.run)
-    rows = [("target", run.get("target", {}).get("label") or run.get("target", {}).get("kind", ""), "run.json")]
+    rows = [("target", label(material), "run.json")]
     rows += [(item["name"] or "", _plain(item["value"]), item["source"] or "") for item in run["facts"]]
     rows += [(name, value, "trace header") for name, value in _geometry(material.headers)]
     rows += [
         (_NAMES.get(name, name.replace("_", " ")), value, "this machine") for name, value in run["environment"].items()
     ]
     return [row for row in dict.fromkeys(rows) if row[1]]
+
+
+def label(material: Material) -> str:
+    """What was investigated, in words: the target, or a trace that was brought."""
+    target = redact.manifest(material.run).get("target", {})
+    if material.brought:
+        return f"a trace from elsewhere, of {count(len(material.telling.engines), 'engine')}"
+    return str(target.get("label") or target.get("kind", ""))
 
 
 def _geometry(headers: Sequence[dict[str, Any]]) -> Iterable[tuple[str, str]]:

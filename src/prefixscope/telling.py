@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -12,7 +13,7 @@ from prefixscope.diagnosis import Diagnosis, explain
 from prefixscope.errors import TraceError
 from prefixscope.geometry import brought
 from prefixscope.quantities import count, number
-from prefixscope.trace import Trace, read_trace
+from prefixscope.trace import Header, Trace, read_trace
 from prefixscope.verdict import Verdict
 
 MOST_PANELS = 3
@@ -24,7 +25,8 @@ class Telling:
 
     ``blocks`` and ``stores`` are of the sends chosen; ``beside`` is ``blocks`` with the first sends that only the store
     side shows. ``over_time`` and ``tally`` are of the whole trace. ``why`` says which sends were chosen and why,
-    ``causes`` is what each is called with its diagnosis, ``problems`` what could not be read.
+    ``causes`` is what each is called with its diagnosis, ``engines`` what each server of the run resolved its settings
+    to, by the server's id, ``problems`` what could not be read.
     """
 
     blocks: pd.DataFrame
@@ -32,6 +34,7 @@ class Telling:
     stores: pd.DataFrame
     over_time: pd.DataFrame
     tally: pd.DataFrame
+    engines: Mapping[str, Header]
     why: str = ""
     causes: tuple[tuple[str, Diagnosis], ...] = ()
     problems: tuple[str, ...] = ()
@@ -50,8 +53,9 @@ def tell(run_dir: Path, sent: pd.DataFrame, verdict: Verdict) -> Telling:
         return _nothing(f"trace: {error.what}")
     seen = {row for row in sent["request_id"].dropna() if trace.lookup(row) is not None}
     chosen = _chosen(sent, verdict, seen)
+    engines = _engines(trace, sent)
     if not len(chosen):
-        return _nothing(*_doubts(trace))
+        return replace(_nothing(*_doubts(trace)), engines=engines)
     labels = {row.request_id: f"{row.config}, {row.send_label}" for row in chosen.itertuples()}
     mine = chosen[chosen["config"] == verdict.config]
     first = frames.repeats(sent)
@@ -69,6 +73,7 @@ def tell(run_dir: Path, sent: pd.DataFrame, verdict: Verdict) -> Telling:
         stores=frames.stores(trace, {request: labels[request] for request in labels if request in keeping}),
         over_time=frames.lookups_over_time(trace),
         tally=frames.causes(trace),
+        engines=engines,
         why=f"{_size(trace)} Drawn are the sends of the {number(mine['tokens'].max())}-token prompt with "
         f"{verdict.config}, the longest prompt of the configuration that the verdict is about{fixed}.",
         causes=causes,
@@ -95,6 +100,7 @@ def _alone(trace: Trace) -> Telling:
         stores=lookups.stored(seen, drafter=True),
         over_time=frames.lookups_over_time(trace),
         tally=frames.causes(trace),
+        engines={f"pid {one.pid}, {one.engine}": one for one in trace.headers},
         why=f"{_size(trace)} Drawn is {redact.clean(worst.request_id, limit=40)} ({reason}), with the sends of the "
         "same prompt around it.",
         causes=((labels[worst.engine_request_id], explain(trace, worst.engine_request_id)),),
@@ -116,6 +122,16 @@ def _chosen(sent: pd.DataFrame, verdict: Verdict, traced: set[str]) -> pd.DataFr
     return picked.drop_duplicates(["config", "index"], keep="last")
 
 
+def _engines(trace: Trace, sent: pd.DataFrame) -> dict[str, Header]:
+    """What each server resolved its settings to, as far as it was traced."""
+    found: dict[str, Header] = {}
+    for row in sent[["server", "request_id"]].dropna().itertuples():
+        lookup = None if row.server in found else trace.lookup(row.request_id)
+        if lookup is not None:
+            found[str(row.server)] = lookup.header
+    return found
+
+
 def _size(trace: Trace) -> str:
     engines = f"{count(len(trace.headers), 'engine')} {'was' if len(trace.headers) == 1 else 'were'} traced"
     return f"{engines}, {count(len(trace.lookups), 'lookup')}."
@@ -129,5 +145,5 @@ def _nothing(*problems: str) -> Telling:
     empty, trace = frames.blocks([]), Trace()
     return Telling(
         blocks=empty, beside=empty, stores=frames.stores(trace, {}), over_time=frames.lookups_over_time(trace),
-        tally=frames.causes(trace), problems=problems,
+        tally=frames.causes(trace), engines={}, problems=problems,
     )  # fmt: skip

@@ -36,6 +36,7 @@ def hit_against_interval(table: pd.DataFrame) -> Any:
     ]
     colours = {f"{length:,} tokens": SERIES[place % len(SERIES)] for place, length in enumerate(reversed(lengths))}
     names = [f"{length:,} tokens" for length in lengths]
+    legend = alt.Legend(title="prompt") if len(names) > 1 else None
     base = alt.Chart(inline(data)).encode(
         x=alt.X(
             "interval:O",
@@ -50,12 +51,12 @@ def hit_against_interval(table: pd.DataFrame) -> Any:
             "length:N",
             sort=names,
             scale=alt.Scale(domain=names, range=[colours[name] for name in names]),
-            legend=alt.Legend(title="prompt", symbolType="circle") if len(names) > 1 else None,
+            legend=legend,
         ),
     )
     stems = base.mark_rule(strokeWidth=3, opacity=0.45).encode(y2=alt.Y2(datum=0))
     points = base.mark_point(filled=True, opacity=1, size=70).encode(
-        shape=alt.Shape("length:N", sort=names, scale=alt.Scale(domain=names, range=_SHAPES), legend=None)
+        shape=alt.Shape("length:N", sort=names, scale=alt.Scale(domain=names, range=_SHAPES), legend=legend)
     )
     title = _interval_title(rows[rows["tokens"] == lengths[-1]], lengths[-1])
     words = "Each stem is one interval measured, from left to right by prompt length; a mark at 0 reuses nothing."

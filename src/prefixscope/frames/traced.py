@@ -126,7 +126,7 @@ def stores(trace: Trace, labels: Mapping[str, str]) -> pd.DataFrame:
     """One row per request × KV cache group × block range × state (kept, dropped), and one per boundary.
 
     ``labels`` is request id → what to call it. ``start``/``stop`` are half-open in the group's own blocks; a boundary
-    has none, its token is ``start_token``. A request that stored nothing has no row.
+    has none, its token, rounded down to the hit unit as the rule does, is ``start_token``. A request that stored nothing has no row.
     """
     out: Rows = []
     for request, label in labels.items():
@@ -146,7 +146,7 @@ def stores(trace: Trace, labels: Mapping[str, str]) -> pd.DataFrame:
                 for start, stop in ranges:
                     span = {"start": start, "stop": stop, "start_token": start * size, "stop_token": stop * size}
                     out.append({**base, "state": state, **span})
-            out += [
-                {**base, "state": "boundary", "start_token": token, "stop_token": token} for token in one.boundaries
-            ]
+            unit = 1 if lookup is None else lookup.header.alignment or lookup.header.scheduler_block
+            aims = sorted({token // unit * unit for token in one.boundaries})
+            out += [{**base, "state": "boundary", "start_token": token, "stop_token": token} for token in aims]
     return make_frame(out, STORE_COLUMNS)

@@ -58,10 +58,9 @@ def block_trace(material: Material) -> Section:
         )
     findings, said = [], set()
     for label, cause in told.causes:
-        named = f"Cause: {cause_words(cause.cause)}."
-        help_text = tuple(filter(None, map(sentence, (cause.remedy, cause.price))))
-        remedy = () if help_text in said else (f"Remedy: {help_text[0]}", f"Price: {help_text[1]}")
-        findings.append((label, " ".join([named, sentence(cause.sentence), *remedy])))
+        findings.append((f"{label}: {cause_words(cause.cause)}", sentence(cause.sentence)))
+        help_text = (("Remedy", sentence(cause.remedy)), ("Its price", sentence(cause.price)))
+        findings += [] if help_text in said else [row for row in help_text if row[1]]
         said.add(help_text)
     seen = tuple((label, sentence(line)) for label, cause in told.causes for line in cause.evidence)
     texts = [text for _, text in (*findings, *seen)] + [figure.before for figure in figures]

@@ -23,10 +23,18 @@ def headline_figure(material: Material) -> Figure | None:
     """The one figure that shows the verdict: without the drafter, with it, with the remedy."""
     second = material.hits[(material.hits["send"] == "repeat") & (material.hits["index"] == 2)]
     if not len(second):
-        return None
+        return _worst(material)
     plain = second.loc[~second["drafter"].fillna(True) & ~second["as_served"].fillna(False), "config"].head(1).tolist()
     names = [*plain, material.verdict.config, material.verdict.remedy_config]
     chart = charts.hits_by_send(material.hits, configs=[name for name in dict.fromkeys(names) if name])
+    return None if chart is None else Figure(id="verdict", chart=chart)
+
+
+def _worst(material: Material) -> Figure | None:
+    """Of a trace alone the lookup that is explained."""
+    told = material.telling
+    labels = [label for label, _ in told.causes]
+    chart = charts.block_ruler(told.blocks[told.blocks["send_label"].isin(labels)]) if not len(material.sent) else None
     return None if chart is None else Figure(id="verdict", chart=chart)
 
 
