@@ -40,7 +40,7 @@ def check(stage: str, values: Mapping[str, Any]) -> None:
         problem = rule(value) if rule else ""
         if problem:
             raise RunError(
-                f"{stage}.{name}={value!r}: {problem}", remedy=f"for example -p {stage}.{name}={_EXAMPLES[name]}"
+                f"{stage}.{name}={_shown(value)}: {problem}", remedy=f"for example -p {stage}.{name}={_EXAMPLES[name]}"
             )
     sends = _SENDS[stage](values) if stage in _SENDS else 0
     if sends > MOST_SENDS:
@@ -91,6 +91,10 @@ def _natural(value: Any) -> str:
 
 def _there(value: Any) -> str:
     return "" if not value or Path(str(value)).expanduser().exists() else "no file or folder of that name"
+
+
+def _shown(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else repr(value)
 
 
 def _short(value: Any) -> str:

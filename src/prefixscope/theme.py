@@ -12,7 +12,7 @@ on dark paper ``DARK`` gives each a lighter twin, so that labels in these colour
 | stored, kept | blue | filled bar |
 | needed | grey | outline |
 | dropped | grey | dashed outline |
-| missing | vermilion | filled, and named in text |
+| missing | vermilion | light with a strong edge, crossed, and named in text |
 | hit, miss, nothing to hit | blue, vermilion, grey | point, cross, ring |
 """
 

@@ -44,8 +44,8 @@ CASES: dict[str, tuple[Callable[[Material], Any], str, tuple[str, ...], int]] = 
         6,
     ),
     "block_ruler": (
-        lambda m: charts.block_ruler(m.blocks),
-        "MTP, send 2: blocks 166–167 of 5 sliding groups are needed and not stored",
+        lambda m: charts.block_ruler(m.telling.blocks),
+        "MTP, send 2: blocks 166–167 of the 5 sliding-window groups are needed and not stored",
         ("missing 166–167", "needed 166–198", "stored 168–200", "MTP, send 3: hit 6,336 of 6,446"),
         13,
     ),
@@ -136,7 +136,7 @@ def test_equal_groups_are_folded_and_different_ones_are_not(material: Material) 
     different = part.copy()
     different.loc[(different["gid"] == 2) & (different["state"] == "stored"), "start"] = 170
     shown = texts(display.to_svg(charts.block_ruler(different)))
-    assert any("4 sliding groups" in text for text in shown)
+    assert any("4 sliding-window groups" in text for text in shown)
     assert frames.group_label("sliding", 16, 1024, True) == "sliding · window 1,024 · 16-token blocks · drafter"
 
 

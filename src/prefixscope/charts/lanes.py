@@ -174,7 +174,7 @@ def part_shown(frame: pd.DataFrame, states: Sequence[str]) -> Window:
 
 def heading(text: str, **look: Any) -> Any:
     """A panel's title, in lines that fit."""
-    return alt.TitleParams(text=textwrap.wrap(text, 100), fontSize=12, **look)
+    return alt.TitleParams(text=textwrap.wrap(text, 80), fontSize=12, **look)
 
 
 def beyond(rest: Sequence[Lane]) -> str:

@@ -92,7 +92,9 @@ def _stretches(frame: pd.DataFrame, per_unit: int, since: str) -> Any:
         x=alt.X("at:Q", title=None, axis=count_axis(7), scale=width)
     )
     shares = alt.layer(
-        ranged.mark_rule(strokeWidth=2.5, opacity=0.35, color=LOOKUP_COLOURS["hit"]).encode(y=_share_axis("low"), y2="high:Q"),
+        ranged.mark_rule(strokeWidth=2.5, opacity=0.35, color=LOOKUP_COLOURS["hit"]).encode(
+            y=_share_axis("low"), y2="high:Q"
+        ),
         ranged.mark_point(filled=True, size=22, color=LOOKUP_COLOURS["hit"]).encode(y=_share_axis("share")),
     ).properties(width=WIDTH, height=180)
     missed = (

@@ -24,6 +24,7 @@ from prefixscope.quantities import number
 from prefixscope.theme import BLOCK_COLOURS
 
 _DRAWN = ("stored", "needed", "missing")
+_CROSSED_PX = 12.0
 
 
 def block_ruler(frame: pd.DataFrame) -> Any:
@@ -68,7 +69,7 @@ def block_ruler(frame: pd.DataFrame) -> Any:
         title = "Every needed block is stored"
     chart = alt.vconcat(*panels, spacing=26)
     return chart.properties(
-        title=wrapped_title(title, "Filled: stored. Outline: needed to back the hit. Orange: needed, not stored.")
+        title=wrapped_title(title, "Filled: stored. Outline: needed to back the hit. Crossed: needed, not stored.")
     )
 
 
@@ -91,8 +92,10 @@ def ruler_window(frame: pd.DataFrame) -> Window:
 def _first_send(text: str, window: Window, *, axis_title: bool) -> Any:
     data = [{"row": "all groups", "from": window.low, "label": "nothing stored"}]
     base = lane_base(data, ["all groups"], window, axis_title=axis_title)
-    return base.mark_text(dx=6, align="left").encode(text="label:N").properties(
-        width=WIDTH, height=26, title=heading(text)
+    return (
+        base.mark_text(dx=6, align="left")
+        .encode(text="label:N")
+        .properties(width=WIDTH, height=26, title=heading(text))
     )
 
 
@@ -104,6 +107,9 @@ def _panel(rows: list[Lane], window: Window, tokens: int, text: str, *, axis_tit
         place([(span, False) for span in needed], window, most=1)
         widest = sorted(stored, key=lambda span: span["from"] - span["to"])
         place([*((span, False) for span in missing), *((span, True) for span in widest)], window)
+        for span in missing:
+            span["middle"] = (span["from"] + span["to"]) / 2
+            span["cross"] = span["to"] - span["from"] > window.tokens(_CROSSED_PX)
         data += [*stored, *needed, *missing]
         if row.empty and not missing:
             data.append({"row": row.name, "state": "empty", "from": window.low, "to": window.low, "label": row.empty})
@@ -115,7 +121,15 @@ def _panel(rows: list[Lane], window: Window, tokens: int, text: str, *, axis_tit
     mixed = spanned.transform_filter("datum.state === 'stored' && datum.mixed").mark_bar(
         height=8, color=BLOCK_COLOURS["stored"], opacity=0.45
     )
-    missing = spanned.transform_filter("datum.state === 'missing'").mark_bar(height=14, color=BLOCK_COLOURS["missing"])
+    # Light inside a strong edge, and crossed: in grey, too, it is no stored bar.
+    missing = spanned.transform_filter("datum.state === 'missing'").mark_bar(
+        height=14, fill=BLOCK_COLOURS["missing"], fillOpacity=0.25, stroke=BLOCK_COLOURS["missing"], strokeWidth=2
+    )
+    crossed = (
+        base.transform_filter("datum.cross")
+        .encode(x="middle:Q")
+        .mark_point(shape="m-1,-1L1,1M1,-1L-1,1", filled=False, stroke=BLOCK_COLOURS["missing"], strokeWidth=2, size=24)
+    )
     needed = spanned.transform_filter("datum.state === 'needed'").mark_bar(
         height=24, filled=False, strokeWidth=1.8, stroke=BLOCK_COLOURS["needed"]
     )
@@ -131,7 +145,7 @@ def _panel(rows: list[Lane], window: Window, tokens: int, text: str, *, axis_tit
         .mark_rule(strokeDash=[4, 3])
         .encode(x="at:Q")
     )
-    chart = alt.layer(stored, mixed, missing, needed, end, *labels, absent)
+    chart = alt.layer(stored, mixed, missing, crossed, needed, end, *labels, absent)
     return chart.properties(width=WIDTH, height=66 * len(names), title=heading(text))
 
 

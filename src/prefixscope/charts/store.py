@@ -27,7 +27,9 @@ from prefixscope.quantities import number
 from prefixscope.theme import BLOCK_COLOURS
 
 _MOST_AIMS = 6
-_KEY = "Filled: kept. Dashed: dropped. Lines across: replay boundaries, where the next such prompt is expected to resume."
+_KEY = (
+    "Filled: kept. Dashed: dropped. Lines across: replay boundaries, where the next such prompt is expected to resume."
+)
 
 
 def store_ruler(frame: pd.DataFrame, *, beside: pd.DataFrame | None = None) -> Any:

@@ -11,8 +11,9 @@ import altair as alt
 
 def wrapped_title(text: str, subtitle: str = "") -> Any:
     """A title whose lines fit the page, with a smaller one below it."""
-    lines = textwrap.wrap(text, 92) or [""]
-    return alt.TitleParams(text=lines, subtitle=textwrap.wrap(subtitle, 110) if subtitle else [])
+    # Measured for the widest font that a browser may draw a notebook's SVG in.
+    lines = textwrap.wrap(text, 72) or [""]
+    return alt.TitleParams(text=lines, subtitle=textwrap.wrap(subtitle, 88) if subtitle else [])
 
 
 def listing(names: Sequence[str]) -> str:

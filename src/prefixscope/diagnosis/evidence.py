@@ -50,7 +50,9 @@ def groups_text(lookup: Lookup, gids: Iterable[int]) -> str:
         word = {"sliding": "sliding-window", "full": "full-attention", "mamba": "Mamba", "chunked": "chunked"}.get(
             kind, kind
         )
-        parts.append(f"{number} {word} groups ({size}-token blocks)" if number > 1 else f"{word} group ({size}-token blocks)")
+        parts.append(
+            f"{number} {word} groups ({size}-token blocks)" if number > 1 else f"{word} group ({size}-token blocks)"
+        )
     return " and ".join(parts)
 
 

@@ -73,7 +73,9 @@ def windows_dont_meet(case: Case) -> Diagnosis | None:
     outcome = (
         "so the hit is 0" if not case.lookup.hit_tokens else f"so the hit falls back to {case.lookup.hit_tokens:,}"
     )
-    there = f"{_blocks(beside)} {'is' if count(beside) == 1 else 'are'} stored" if beside else "no block beside is stored"
+    there = (
+        f"{_blocks(beside)} {'is' if count(beside) == 1 else 'are'} stored" if beside else "no block beside is stored"
+    )
     if not case.repeats:
         lands = f"this prompt leaves {case.lookup.closest_id} at token {case.common_tokens:,}, shortly before that"
     elif candidate in aims:

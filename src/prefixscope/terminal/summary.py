@@ -187,10 +187,7 @@ def glossary_lines(diagnosis: Diagnosis, width: int) -> list[str]:
     """What the less common words of a diagnosis mean, under a heading; nothing where it has none."""
     found = glossary.used([diagnosis.sentence, diagnosis.remedy])
     told = [
-        line
-        for term, meaning in found.items()
-        if term not in _COMMON
-        for line in _wrapped(f"{term}: {meaning}", width)
+        line for term, meaning in found.items() if term not in _COMMON for line in _wrapped(f"{term}: {meaning}", width)
     ]
     return ["", "Words", *told] if told else []
 
