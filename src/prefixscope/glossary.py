@@ -21,8 +21,8 @@ TERMS: Mapping[str, str] = {
     "dense": "Every block is kept; no checkpoint is left out.",
     "replay boundary": "Where the store side expects the next identical prompt to resume; it keeps the blocks before.",
     "store side": "The part of the engine that decides which blocks of a finished prompt stay in the cache.",
-    "speculative decoding": "A drafter (MTP, EAGLE) guesses tokens ahead. At lookup vLLM gives up the last cached block "
-    "for it, and rounds down again: the drop.",
+    "speculative decoding": "A drafter (MTP, EAGLE) guesses tokens ahead. At lookup vLLM gives up the last cached "
+    "block for it, and rounds down again: the drop.",
     "drafter": "The small model that guesses tokens ahead; MTP is one.",
     "junction": "vLLM's word for a common prefix that it noticed and did not find cached. The request that meets one "
     "stores its blocks, so that the next one hits.",

@@ -121,8 +121,20 @@ def test_missing_figure_says_so() -> None:
     assert figure._repr_mimebundle_() == {"text/plain": "Run the sweep first."}
 
 
+def test_intervals_are_not_joined(material: Material) -> None:
+    """Between two intervals nothing was measured, so no line leads from one to the other."""
+    assert "'line'" not in str(charts.hit_against_interval(material.sweep).to_dict())
+
+
+def test_a_server_that_is_not_ours_is_named_in_words() -> None:
+    """Titles say of an attached server that it is as served, not with it."""
+    assert charts.with_configs(["as served"]) == "on this server as it is served"
+    assert charts.with_configs(["as served · a", "as served · b"]) == "on this server as it is served (a and b)"
+    assert charts.with_configs(["MTP", "no MTP"]) == "with MTP and no MTP"
+
+
 def test_one_failed_interval_leaves_a_gap(material: Material) -> None:
-    """An interval whose server failed is left out of the line and the others are drawn."""
+    """An interval whose server failed is left out and the others are drawn."""
     table = material.sweep.copy()
     table.loc[table["interval"] == "512", ["hit_2", "short_2", "blocks"]] = None
     assert "512" not in texts(display.to_svg(charts.hit_against_interval(table)))

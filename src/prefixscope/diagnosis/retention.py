@@ -186,8 +186,8 @@ def shared_part(case: Case) -> Diagnosis | None:
         return case.say(
             "shared_part",
             f"Request {lookup.closest_id} shares the first {case.common_tokens:,} tokens, and the "
-            f"{case.groups(lookup.limiting)} {case.verb('keep')} no checkpoint there: a hit at {tokens_text(lookup.candidate_tokens)} "
-            f"needs {_needed(view)}, {_never(view)} "
+            f"{case.groups(lookup.limiting)} {case.verb('keep')} no checkpoint there: a hit at "
+            f"{tokens_text(lookup.candidate_tokens)} needs {_needed(view)}, {_never(view)} "
             f"{'made, because no prefill chunk ended there' if never_made else 'kept'}.",
             _chunk_remedy(case)
             if never_made

@@ -22,8 +22,8 @@ KEPT_COLUMNS = {
 
 BLOCK_COLUMNS = {
     "request_id": TEXT, "send_label": TEXT, "prompt_tokens": INT, "hit_tokens": INT, "candidate_tokens": INT,
-    "shared_tokens": INT, "gid": INT, "group": TEXT, "kind": TEXT, "block_size": INT, "limiting": BOOL, "state": TEXT, "start": INT,
-    "stop": INT, "start_token": INT, "stop_token": INT,
+    "shared_tokens": INT, "gid": INT, "group": TEXT, "kind": TEXT, "block_size": INT, "limiting": BOOL, "state": TEXT,
+    "start": INT, "stop": INT, "start_token": INT, "stop_token": INT,
 }  # fmt: skip
 
 
@@ -106,7 +106,8 @@ def blocks(lookups: Iterable[Any], *, labels: Mapping[str, str] | None = None) -
     labels : request id → what to call that lookup.
 
     ``start``/``stop`` are half-open in the group's own blocks; ``start_token``/``stop_token`` put groups of different
-    block sizes on one axis. ``shared_tokens`` is what an earlier request had in common. ``limiting`` marks the group that ended the hit.
+    block sizes on one axis. ``shared_tokens`` is what an earlier request had in common. ``limiting`` marks the group
+    that ended the hit.
     """
     out: Rows = []
     for lookup in lookups:

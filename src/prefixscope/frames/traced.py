@@ -126,7 +126,8 @@ def stores(trace: Trace, labels: Mapping[str, str]) -> pd.DataFrame:
     """One row per request × KV cache group × block range × state (kept, dropped), and one per boundary.
 
     ``labels`` is request id → what to call it. ``start``/``stop`` are half-open in the group's own blocks; a boundary
-    has none, its token, rounded down to the hit unit as the rule does, is ``start_token``. A request that stored nothing has no row.
+    has none, its token, rounded down to the hit unit as the rule does, is ``start_token``. A request that stored
+    nothing has no row.
     """
     out: Rows = []
     for request, label in labels.items():

@@ -28,9 +28,9 @@ def block_trace(material: Material) -> Section:
         Figure(
             id=section_id,
             chart=chart,
-            before="A request hits only as far as every KV cache group can back it. The ruler shows for each group what "
-            "was stored when the lookup came and what it needed. Look for an outline that is not filled from end to end: "
-            "one missing block is enough.",
+            before="A request hits only as far as every KV cache group can back it. The ruler shows for each group "
+            "what was stored when the lookup came and what it needed. Look for an outline that is not filled from end "
+            "to end: one missing block is enough.",
             table=_ranges(told.blocks, "Blocks stored, needed and missing; block numbers are the group's own."),
         )
     ]
@@ -51,8 +51,8 @@ def block_trace(material: Material) -> Section:
             Figure(
                 id=f"{section_id}-time",
                 chart=time,
-                before="Every lookup of the trace, those of warm-ups and other prompts too. A miss is a lookup that could "
-                "have hit what an earlier request in the same engine had brought, and did not.",
+                before="Every lookup of the trace, those of warm-ups and other prompts too. A miss is a lookup that "
+                "could have hit what an earlier request in the same engine had brought, and did not.",
                 table=_tally(told.tally),
             )
         )

@@ -238,7 +238,7 @@ class Trace:
         return tuple(self.lookups[index] for index in self._by_length.get(prompt_tokens, ()))
 
     def worst(self) -> Lookup | None:
-        """The lookup that missed most; where none missed, the longest repeat, else the longest; None of an empty trace."""
+        """The lookup that missed most; where none missed the longest repeat, else the longest; None of no lookups."""
         best: Lookup | None = None
         highest = (-1, False, -1)
         for one in self.lookups:
