@@ -117,6 +117,16 @@ def test_a_trace_alone_has_a_report(chromium: Chromium, tmp_path: Path) -> None:
     is_quiet(page, file)
 
 
+def test_a_trace_without_a_miss_is_quiet(chromium: Chromium, tmp_path: Path) -> None:
+    """Where no layer of a figure has a miss to draw, it draws all the same and logs nothing."""
+    (tmp_path / "trace.jsonl").write_bytes(b"".join(TRACE.read_bytes().splitlines(keepends=True)[:4]))
+    run = Run.create(tmp_path / "run", target={"kind": "sample"}, parameters={})
+    bring(tmp_path / "trace.jsonl", run.path)
+    page = opened(chromium.page(width=1440), file := render_report(run.path))
+    assert "none of 1 lookup in this trace missed" in page.value("document.querySelector('h1').textContent")
+    is_quiet(page, file)
+
+
 def test_a_narrower_window_draws_again(chromium: Chromium, report: Path) -> None:
     """When the window gets narrower the charts are drawn to fit it."""
     page = opened(chromium.page(width=1200), report)

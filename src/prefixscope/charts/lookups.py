@@ -59,16 +59,20 @@ def _points(frame: pd.DataFrame, per_unit: int, since: str) -> Any:
     ]
     base = alt.Chart(inline(data)).encode(x=alt.X("at:Q", title=since, axis=count_axis(7)), y=_share_axis("share"))
     layers = []
+    present = {row["kind"] for row in data}
     for kind, shape in _SHAPES.items():
+        if kind not in present:
+            continue  # a layer without data would have a scale without ends
         filled = kind != "nothing to hit"
         size = 110 if kind == "miss" else 34
         points = base.transform_filter(f"datum.kind === '{kind}'")
         layers.append(points.mark_point(shape=shape, filled=filled, color=LOOKUP_COLOURS[kind], size=size, opacity=0.8))
     # Misses at 0 lie among the first sends, which are at 0 too: above the plot they stand alone.
-    strip = alt.Chart(inline([row for row in data if row["kind"] == "miss"])).mark_tick(
+    misses = [row for row in data if row["kind"] == "miss"]
+    strip = alt.Chart(inline(misses)).mark_tick(
         orient="vertical", height=9, thickness=1.5, color=LOOKUP_COLOURS["miss"]
     )
-    layers.append(strip.encode(x="at:Q", y=alt.value(-9)))
+    layers += [strip.encode(x="at:Q", y=alt.value(-9))] if misses else []
     return alt.layer(*layers).properties(width=WIDTH, height=200)
 
 

@@ -140,12 +140,10 @@ def _panel(rows: list[Lane], window: Window, tokens: int, text: str, *, axis_tit
         *lane_labels(base, "missing", dy=21, **blame),
     ]
     absent = base.transform_filter("datum.state === 'empty'").mark_text(dx=6, align="left").encode(text="label:N")
-    end = (
-        alt.Chart(inline([{"at": tokens}] if tokens <= window.high else []))
-        .mark_rule(strokeDash=[4, 3])
-        .encode(x="at:Q")
-    )
-    chart = alt.layer(stored, mixed, missing, crossed, needed, end, *labels, absent)
+    # A layer without data would have a scale without ends, and a browser warns of it.
+    at_end = [{"at": tokens}] if tokens <= window.high else []
+    end = [alt.Chart(inline(at_end)).mark_rule(strokeDash=[4, 3]).encode(x="at:Q")] if at_end else []
+    chart = alt.layer(stored, mixed, missing, crossed, needed, *end, *labels, absent)
     return chart.properties(width=WIDTH, height=66 * len(names), title=heading(text))
 
 
