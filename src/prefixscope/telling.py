@@ -13,7 +13,7 @@ from prefixscope.diagnosis import Diagnosis, explain
 from prefixscope.errors import TraceError
 from prefixscope.geometry import brought
 from prefixscope.quantities import count, number
-from prefixscope.trace import Header, Trace, read_trace
+from prefixscope.trace import Header, Lookup, Trace, read_trace
 from prefixscope.verdict import Verdict
 
 MOST_PANELS = 3
@@ -93,7 +93,7 @@ def _alone(trace: Trace) -> Telling:
     }
     seen = lookups.View(trace, labels, {}, {})
     blocks = lookups.blocks(seen, drafter=True)
-    reason = "the lookup that missed most" if worst.missed_tokens else "none missed, so the longest repeat"
+    reason = "the lookup that missed most" if worst.missed_tokens else f"none missed, so {_longest(worst)}"
     return Telling(
         blocks=blocks,
         beside=blocks,
@@ -106,6 +106,10 @@ def _alone(trace: Trace) -> Telling:
         causes=((labels[worst.engine_request_id], explain(trace, worst.engine_request_id)),),
         problems=_doubts(trace),
     )
+
+
+def _longest(lookup: Lookup) -> str:
+    return "the longest repeat" if lookup.common_tokens else "the longest prompt; none was sent twice"
 
 
 def _chosen(sent: pd.DataFrame, verdict: Verdict, traced: set[str]) -> pd.DataFrame:

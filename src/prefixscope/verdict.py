@@ -64,11 +64,14 @@ def of_trace(trace: Trace) -> Verdict:
     found, versions = explain(trace, worst.engine_request_id), sorted({one.version for one in trace.headers})
     missed, every = sum(one.missed_tokens > 0 for one in trace.lookups), count(len(trace.lookups), "lookup")
     who = f"vLLM {' and '.join(versions)}"
+    if not any(one.caching for one in trace.headers):
+        return Verdict(code="none", headline=f"{who} runs without prefix caching.", sentences=(found.sentence,))
     if not missed:
+        none = f"none of {every} in this trace" if len(trace.lookups) > 1 else "the only lookup in this trace never"
         repeated = worst.hit_tokens > 0
         return Verdict(
             code="reuses" if repeated else "inconclusive",
-            headline=f"{who}: none of {every} in this trace missed what an earlier request had brought.",
+            headline=f"{who}: {none} missed what an earlier request had brought.",
             sentences=(found.sentence,),
             basis="The trace was brought from elsewhere; nothing was sent.",
         )

@@ -17,23 +17,27 @@ _RANGES = ("send", "group", "kind", "state", "blocks", "from token", "to token")
 def block_trace(material: Material) -> Section:
     title, section_id, told = "Block trace", "blocks", material.telling
     chart = charts.block_ruler(told.blocks)
-    if chart is None:
+    if chart is None and not told.causes:
         what = (
             "The tracer ran, but none of its lookups belongs to a repeated send."
             if material.traced
             else "No engine was traced in this run."
         )
         return empty(material, section_id, title, what, "trace")
-    figures = [
-        Figure(
-            id=section_id,
-            chart=chart,
-            before="A request hits only as far as every KV cache group can back it. The ruler shows for each group "
-            "what was stored when the lookup came and what it needed. Look for an outline that is not filled from end "
-            "to end: one missing block is enough.",
-            table=_ranges(told.blocks, "Blocks stored, needed and missing; block numbers are the group's own."),
+    figures = []
+    if chart is not None:
+        # Nothing was stored for a first send, so it lacks nothing.
+        lacking = told.blocks[(told.blocks["state"] != "missing") | (told.blocks["shared_tokens"] > 0)]
+        figures.append(
+            Figure(
+                id=section_id,
+                chart=chart,
+                before="A request hits only as far as every KV cache group can back it. The ruler shows for each group "
+                "what was stored when the lookup came and what it needed. Look for an outline that is not filled from "
+                "end to end: one missing block is enough.",
+                table=_ranges(lacking, "Blocks stored, needed and missing; block numbers are the group's own."),
+            )
         )
-    ]
     store = charts.store_ruler(told.stores, beside=told.beside)
     if store is not None:
         figures.append(
