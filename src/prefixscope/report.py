@@ -8,10 +8,10 @@ from pathlib import Path
 
 from prefixscope import frames, page, redact
 from prefixscope.errors import ReportError
-from prefixscope.material import Material, facts, gather, servers
+from prefixscope.material import Material, facts, gather, label, servers
 from prefixscope.quantities import number
 from prefixscope.replay import travel
-from prefixscope.sections import Figure, Section, command, headline_figure, sections
+from prefixscope.sections import Figure, Section, command, engines, headline_figure, sections
 
 MOST_RAW_ROWS = 20_000
 """Raw rows above which they are only named."""
@@ -51,6 +51,8 @@ def render_html(run_dir: Path, *, include_text: bool = False) -> str:
         sections=made,
         facts=facts(material),
         servers=servers(material),
+        engines=engines(material),
+        label=label(material),
         downloads=downloads(run_dir, material, include_text=include_text),
         run=redact.manifest(material.run),
         include_text=include_text,
@@ -66,7 +68,7 @@ def downloads(run_dir: Path, material: Material, *, include_text: bool) -> list[
         "hits.csv": ("hit lengths by configuration, prompt length and send", material.hits),
         "latency.csv": ("time to first token", material.latency),
         "sweep.csv": ("retention sweep", material.sweep),
-        "blocks.csv": ("block ranges of the lookups shown", material.blocks),
+        "blocks.csv": ("block ranges of the lookups shown", material.telling.blocks),
         "comparisons.csv": ("compared answers", material.comparisons),
     }
     if len(rows) > MOST_RAW_ROWS:

@@ -8,12 +8,23 @@ import altair as alt
 import pandas as pd
 
 from prefixscope.charts.encoding import WIDTH, count_axis, inline
-from prefixscope.charts.lanes import Lane, Window, beyond, block_range, heading, lanes, part_shown, place, spans
+from prefixscope.charts.lanes import (
+    Lane,
+    Window,
+    beyond,
+    blocks_named,
+    heading,
+    lanes,
+    part_shown,
+    place,
+    spans,
+)
 from prefixscope.charts.titles import wrapped_title
 from prefixscope.quantities import number
-from prefixscope.theme import GREY, SEND_COLOURS, VERMILION
+from prefixscope.theme import BLOCK_COLOURS
 
 _DRAWN = ("stored", "needed", "missing")
+_CROSSED_PX = 12.0
 
 
 def block_ruler(frame: pd.DataFrame) -> Any:
@@ -21,12 +32,16 @@ def block_ruler(frame: pd.DataFrame) -> Any:
 
     ``frame`` is ``frames.blocks``. Groups with equal ranges are folded into one row and counted; the axis shows the
     part where the hit is decided. Stored is a filled bar, needed an outline around it, missing a second fill with
-    its block numbers written out, so nothing rests on colour. Many rows are cut to those that end the hit.
+    its block numbers written out, so nothing rests on colour. Many rows are cut to those that end the hit. A first
+    send, which nothing could be stored for, is a line that says so.
     """
     drawn = frame[frame["state"].isin(_DRAWN)]
     if not len(drawn):
         return None
-    window = part_shown(drawn, _DRAWN)
+    first = set(frame["request_id"]) - set(
+        frame.loc[(frame["state"] == "stored") | (frame["shared_tokens"] > 0), "request_id"]
+    )
+    window = ruler_window(frame)
     panels = []
     findings = []
     requests = drawn["request_id"].drop_duplicates().tolist()
@@ -35,20 +50,26 @@ def block_ruler(frame: pd.DataFrame) -> Any:
         rows, rest = lanes(part)
         head = part.iloc[0]
         text = f"{head['send_label']}: hit {number(head['hit_tokens'])} of {number(head['prompt_tokens'])}"
+        last = request == requests[-1]
+        if request in first:
+            panels.append(_first_send(f"{text}; a first send, nothing of it is stored yet", window, axis_title=last))
+            continue
         blame = next((row for row in rows if "missing" in row.ranges), None)
         if blame is not None:
-            text += f"; blocks {_missing(blame)} missing in {_who(blame)}"
+            text += f"; {_missing(blame)} missing in the {_who(blame)}"
             findings.append((head["send_label"], blame))
-        last = request == requests[-1]
         panels.append(_panel(rows, window, int(head["prompt_tokens"]), text + beyond(rest), axis_title=last))
     if findings:
         send, blame = findings[0]
-        title = f"{send}: blocks {_missing(blame)} of {_who(blame)} are needed and not stored"
+        verb = "is" if sum(stop - start for start, stop in blame.ranges["missing"]) == 1 else "are"
+        title = f"{send}: {_missing(blame)} of the {_who(blame)} {verb} needed and not stored"
+    elif first.issuperset(requests):
+        title = "Only first sends: nothing of these prompts was stored yet"
     else:
         title = "Every needed block is stored"
     chart = alt.vconcat(*panels, spacing=26)
     return chart.properties(
-        title=wrapped_title(title, "Filled: stored. Outline: needed to back the hit. Orange: needed, not stored.")
+        title=wrapped_title(title, "Filled: stored. Outline: needed to back the hit. Crossed: needed, not stored.")
     )
 
 
@@ -58,7 +79,24 @@ def _who(lane: Lane) -> str:
 
 def _missing(lane: Lane) -> str:
     (start, stop), *more = lane.ranges["missing"]
-    return block_range(start, stop) + (f" and {len(more):,} more ranges" if more else "")
+    return blocks_named(start, stop) + (f" and {len(more):,} more ranges" if more else "")
+
+
+def ruler_window(frame: pd.DataFrame) -> Window:
+    """The tokens that the ruler of these lookups shows; the store side beside it shows the same."""
+    drawn = frame[frame["state"].isin(_DRAWN)]
+    repeats = drawn[drawn["shared_tokens"] > 0]
+    return part_shown(repeats if len(repeats) else drawn, _DRAWN)
+
+
+def _first_send(text: str, window: Window, *, axis_title: bool) -> Any:
+    data = [{"row": "all groups", "from": window.low, "label": "nothing stored"}]
+    base = lane_base(data, ["all groups"], window, axis_title=axis_title)
+    return (
+        base.mark_text(dx=6, align="left")
+        .encode(text="label:N")
+        .properties(width=WIDTH, height=26, title=heading(text))
+    )
 
 
 def _panel(rows: list[Lane], window: Window, tokens: int, text: str, *, axis_title: bool) -> Any:
@@ -69,34 +107,43 @@ def _panel(rows: list[Lane], window: Window, tokens: int, text: str, *, axis_tit
         place([(span, False) for span in needed], window, most=1)
         widest = sorted(stored, key=lambda span: span["from"] - span["to"])
         place([*((span, False) for span in missing), *((span, True) for span in widest)], window)
+        for span in missing:
+            span["middle"] = (span["from"] + span["to"]) / 2
+            span["cross"] = span["to"] - span["from"] > window.tokens(_CROSSED_PX)
         data += [*stored, *needed, *missing]
         if row.empty and not missing:
             data.append({"row": row.name, "state": "empty", "from": window.low, "to": window.low, "label": row.empty})
     base = lane_base(data, names, window, axis_title=axis_title)
     spanned = base.encode(x2="to:Q")
     stored = spanned.transform_filter("datum.state === 'stored' && !datum.mixed").mark_bar(
-        height=14, color=SEND_COLOURS["send 2"], opacity=0.85
+        height=14, color=BLOCK_COLOURS["stored"], opacity=0.85
     )
     mixed = spanned.transform_filter("datum.state === 'stored' && datum.mixed").mark_bar(
-        height=8, color=SEND_COLOURS["send 2"], opacity=0.45
+        height=8, color=BLOCK_COLOURS["stored"], opacity=0.45
     )
-    missing = spanned.transform_filter("datum.state === 'missing'").mark_bar(height=14, color=VERMILION)
+    # Light inside a strong edge, and crossed: in grey, too, it is no stored bar.
+    missing = spanned.transform_filter("datum.state === 'missing'").mark_bar(
+        height=14, fill=BLOCK_COLOURS["missing"], fillOpacity=0.25, stroke=BLOCK_COLOURS["missing"], strokeWidth=2
+    )
+    crossed = (
+        base.transform_filter("datum.cross")
+        .encode(x="middle:Q")
+        .mark_point(shape="m-1,-1L1,1M1,-1L-1,1", filled=False, stroke=BLOCK_COLOURS["missing"], strokeWidth=2, size=24)
+    )
     needed = spanned.transform_filter("datum.state === 'needed'").mark_bar(
-        height=24, filled=False, strokeWidth=1.8, stroke=GREY
+        height=24, filled=False, strokeWidth=1.8, stroke=BLOCK_COLOURS["needed"]
     )
-    blame = {"color": VERMILION, "fontWeight": 600}
+    blame = {"color": BLOCK_COLOURS["missing"], "fontWeight": 600}
     labels = [
         *lane_labels(base, "needed", dy=-20),
         *lane_labels(base, "stored", dy=21),
         *lane_labels(base, "missing", dy=21, **blame),
     ]
     absent = base.transform_filter("datum.state === 'empty'").mark_text(dx=6, align="left").encode(text="label:N")
-    end = (
-        alt.Chart(inline([{"at": tokens}] if tokens <= window.high else []))
-        .mark_rule(strokeDash=[4, 3])
-        .encode(x="at:Q")
-    )
-    chart = alt.layer(stored, mixed, missing, needed, end, *labels, absent)
+    # A layer without data would have a scale without ends, and a browser warns of it.
+    at_end = [{"at": tokens}] if tokens <= window.high else []
+    end = [alt.Chart(inline(at_end)).mark_rule(strokeDash=[4, 3]).encode(x="at:Q")] if at_end else []
+    chart = alt.layer(stored, mixed, missing, crossed, needed, *end, *labels, absent)
     return chart.properties(width=WIDTH, height=66 * len(names), title=heading(text))
 
 

@@ -6,6 +6,7 @@ Each rule gives a diagnosis, or None where it is not this cause.
 from __future__ import annotations
 
 from prefixscope.diagnosis.case import Case, Diagnosis
+from prefixscope.diagnosis.evidence import seconds_text
 from prefixscope.diagnosis.price import NO_PRICE
 from prefixscope.trace import Lookup, ranges_text
 
@@ -105,7 +106,7 @@ def cache_reset(case: Case) -> Diagnosis | None:
         return None
     return case.say(
         "cache_reset",
-        f"The prefix cache was reset {case.lookup.t - resets[-1].t:.1f} s before this lookup, after request "
+        f"The prefix cache was reset {seconds_text(case.lookup.t - resets[-1].t)} before this lookup, after request "
         f"{before.request_id} had filled it.",
         "Find what calls /reset_prefix_cache (weight updates, benchmarks).",
         "Nothing to pay.",
@@ -132,8 +133,8 @@ def evicted(case: Case) -> Diagnosis | None:
     fullness = "" if free is None else f" {pool - free:,} of {pool:,} blocks were in use at the lookup."
     return case.say(
         "evicted",
-        f"Blocks {ranges_text(held)} of {case.groups([one.group.gid for one, _ in gone])} were cached when request "
-        f"{before.request_id} ended and are gone {case.lookup.t - before.t:.1f} s later: evicted.",
+        f"Blocks {ranges_text(held)} of the {case.groups([one.group.gid for one, _ in gone])} were cached when request "
+        f"{before.request_id} ended and are gone {seconds_text(case.lookup.t - before.t)} later: evicted.",
         "Give the engine more KV cache (--gpu-memory-utilization, --kv-cache-dtype fp8), or keep fewer checkpoints.",
         NO_PRICE,
         f"{evicted:,} blocks were evicted in between.{fullness}",
