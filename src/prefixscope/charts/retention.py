@@ -11,7 +11,7 @@ import pandas as pd
 from prefixscope.charts.encoding import WIDTH, count_axis, inline
 from prefixscope.charts.titles import spans, wrapped_title
 from prefixscope.quantities import number
-from prefixscope.theme import SERIES
+from prefixscope.theme import GREY, SERIES
 
 _SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right"]
 
@@ -31,6 +31,7 @@ def hit_against_interval(table: pd.DataFrame) -> Any:
             "interval": row.interval,
             "hit": int(row.hit_2),
             "length": f"{row.tokens:,} tokens",
+            "predicted": None if pd.isna(row.predicted_2) else int(row.predicted_2),
         }
         for row in rows.itertuples()
     ]
@@ -59,8 +60,18 @@ def hit_against_interval(table: pd.DataFrame) -> Any:
         shape=alt.Shape("length:N", sort=names, scale=alt.Scale(domain=names, range=_SHAPES), legend=legend)
     )
     title = _interval_title(rows[rows["tokens"] == lengths[-1]], lengths[-1])
-    words = "Each stem is one interval measured, from left to right by prompt length; a mark at 0 reuses nothing."
-    return alt.layer(stems, points).properties(width=WIDTH, height=280, title=wrapped_title(title, words))
+    layers, alone = [stems, points], not rows["measured"].any()
+    words = (
+        f"Each stem is one interval {'predicted' if alone else 'measured'}, from left to right by prompt length; a mark "
+        "at 0 reuses nothing."
+    )
+    if rows["predicted_2"].notna().any():
+        ring = base.transform_filter("datum.predicted !== null").mark_point(
+            filled=False, size=230, strokeWidth=1.6, opacity=1
+        )
+        layers.append(ring.encode(y="predicted:Q", color=alt.value(GREY)))
+        words += " A ring is what the release's own scheduler predicts."
+    return alt.layer(*layers).properties(width=WIDTH, height=280, title=wrapped_title(title, words))
 
 
 def _interval_title(rows: pd.DataFrame, tokens: int) -> str:
