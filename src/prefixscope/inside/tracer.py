@@ -6,11 +6,12 @@ Events are JSON lines; ranges are half-open and count a group's own blocks. No t
 | event | one per | what it holds |
 |---|---|---|
 | header | engine (scheduler) | release, groups, block sizes, pool, interval, speculative method |
-| lookup | request, and again when its outcome changes | steps of the fixed point, cached and needed blocks, hit |
+| lookup | request, and again when its outcome changes | steps of the fixed point, cached, needed, evicted blocks, hit |
 | retry | request that was looked up and not admitted | the first time only; the count is on `admit` |
 | admit | admission | the hit that was used, how many lookups and retries came before |
 | store | request, when its prompt is stored and when it ends | kept and dropped blocks, the boundaries aimed at |
-| preempt, reset, evict, gap, off | | evictions are counts per group since the last line |
+| evict | line after evictions | blocks per group, with their positions in their prompts |
+| preempt, reset, gap, off | | |
 
 Every hook is guarded: the first exception turns tracing off with one log line and never reaches the engine.
 """
