@@ -57,7 +57,9 @@ class Scanner:
                 looked += len(found)
                 row["cached"] = from_flags(found, start)
                 if engine.gone and need is not None:
-                    first, last = (start, stop) if engine.kinds[gid] == "full" else need
+                    # One lost block of full attention takes all that follow along, up to what a lookup may look at.
+                    reach = steps[0]["max"] // engine.block_sizes[gid]
+                    first, last = (start, reach) if engine.kinds[gid] == "full" else need
                     absent = [one for one in range(max(first, start), min(last, stop)) if not found[one - start]]
                     if evicted := self._evicted(engine, hashes, scale, suffix, absent):
                         row["evicted"] = from_indices(evicted)

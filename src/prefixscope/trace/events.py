@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from prefixscope.trace.ranges import Ranges, intersect, subtract
-from prefixscope.trace.records import Group, GroupView, Header, Lookup, Step, Stored
+from prefixscope.trace.records import Evicted, Group, GroupView, Header, Lookup, Step, Stored
 
 Views = tuple[tuple[GroupView, ...], tuple[int, ...]]
 
@@ -76,6 +76,7 @@ def read_views(header: Header, event: Mapping[str, Any]) -> Views:
                 known=row["cached"] is not None,
                 scanned=None if scanned is None else (int(scanned[0]), int(scanned[1])),
                 partial_tokens=tuple(row.get("partial_tokens", ())),
+                evicted=_ranges(row.get("evicted", ())),
             )
         )
     return tuple(read), tuple(sorted(limiting))
@@ -121,6 +122,21 @@ def read_lookup(header: Header, event: Mapping[str, Any], found: Views, steps: t
         scan=str(event["scan"]),
         free_blocks=_optional(event.get("free_blocks")),
         hook_us=_optional(event.get("hook_us")),
+        evicted_s=(float(gone[0]), float(gone[1])) if (gone := event.get("evicted_s")) else None,
+    )
+
+
+def read_evicted(header: Header, event: Mapping[str, Any]) -> tuple[Evicted, ...]:
+    """What was evicted, per group."""
+    return tuple(
+        Evicted(
+            t=float(event["t"]),
+            engine=header.engine,
+            gid=header.groups[int(row["gid"])].gid,
+            blocks=int(row["blocks"]),
+            ranges=_ranges(row.get("ranges", ())),
+        )
+        for row in event["groups"]
     )
 
 

@@ -259,12 +259,15 @@ class Reader:
             index = building.last.get(str(event["request"]))
             if index is not None:
                 building.lookups[index] = replace(
-                    building.lookups[index], admitted_tokens=int(event["hit_tokens"]), retries=int(event["retries"])
+                    building.lookups[index],
+                    admitted_tokens=int(event["hit_tokens"]),
+                    external_tokens=int(event.get("external_tokens", 0)),
+                    retries=int(event["retries"]),
                 )
         elif name == "store":
             self._store(building, event)
         elif name == "evict":
-            self.evictions.extend(Evicted(t, engine, int(row["gid"]), int(row["blocks"])) for row in event["groups"])
+            self.evictions.extend(events.read_evicted(building.header, event))
         elif name in ("retry", "preempt", "reset", "end"):
             request = event.get("request")
             self.incidents.append(Incident(t, engine, name, None if request is None else our_id(str(request))))

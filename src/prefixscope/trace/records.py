@@ -52,7 +52,9 @@ class GroupView:
     """One group at one lookup.
 
     ``needed`` is what a hit at the group's candidate takes (None: it was not asked); ``missing`` is needed minus
-    cached, within ``scanned`` where the scan was partial. ``cached`` says nothing where ``known`` is False.
+    cached, within ``scanned`` where the scan was partial. ``cached`` says nothing where ``known`` is False. ``evicted``
+    are blocks of this very prompt that were cached once and were evicted, as far as the engine's tracer remembers; it
+    looks for them among the needed ones, in full-attention groups up to the prompt's end.
     """
 
     group: Group
@@ -64,6 +66,7 @@ class GroupView:
     known: bool = True
     scanned: Range | None = None
     partial_tokens: tuple[int, ...] = ()
+    evicted: Ranges = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,9 @@ class Lookup:
     the newest earlier request in the same engine with the longest common prefix, ``common_tokens`` of it, counted in
     whole hash blocks, ``exact_tokens`` to the token where the trace says so. ``near_id`` is an earlier request that
     starts like this one without sharing a whole hash block, ``near_tokens`` of it; ``near_scope`` says whether it had
-    the same salt and adapter.
+    the same salt and adapter. ``admitted_tokens`` of the hit were used by the admission (None: not admitted), and
+    ``external_tokens`` more came from a KV connector: ``usage`` counts both. ``evicted_s`` is how many seconds before
+    the lookup the newest and the oldest of its evicted blocks were evicted.
     """
 
     request_id: str
@@ -117,6 +122,19 @@ class Lookup:
     free_blocks: int | None = None
     retries: int = 0
     hook_us: int | None = None
+    external_tokens: int = 0
+    evicted_s: tuple[float, float] | None = None
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """What ``usage`` reports as cached: the local hit that was used, and what a KV connector supplied."""
+        return None if self.admitted_tokens is None else self.admitted_tokens + self.external_tokens
+
+    @property
+    def seen_tokens(self) -> int:
+        """Leading tokens that the engine had computed before, whether or not it still remembers for which request."""
+        ends = [stop * view.group.block_size for view in self.groups for _, stop in view.evicted]
+        return max([self.common_tokens, *ends])
 
     @property
     def full_tokens(self) -> int:
@@ -126,7 +144,7 @@ class Lookup:
 
     @property
     def missed_tokens(self) -> int:
-        """Tokens that an earlier request shares, that this release can hit, and that did not: 0 is no miss.
+        """Tokens that were computed before, that this release can hit, and that did not: 0 is no miss.
 
         What speculative decoding gives up is not missed. Where the ceiling was not asked for (a scan in part), two
         hit units are allowed for that, so that a busy server's lookups are not called misses for it.
@@ -136,11 +154,12 @@ class Lookup:
             given_up = self.full_tokens - self.reachable_tokens
         else:
             given_up = 2 * unit if self.header.drop_groups else 0
-        shared = min(self.full_tokens, self.common_tokens // unit * unit)
+        seen = self.seen_tokens
+        shared = min(self.full_tokens, seen // unit * unit)
         # A repeat shares all whole hash blocks, of which the last may end below the last hit unit.
-        if self.common_tokens + self.header.hash_block > self.tokens - 1:
+        if seen + self.header.hash_block > self.tokens - 1:
             shared = self.full_tokens
-        return max(shared - given_up - self.hit_tokens, 0) if self.common_tokens else 0
+        return max(shared - given_up - self.hit_tokens, 0) if seen else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +194,16 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """Blocks of one group that left the prefix cache, as a count."""
+    """Blocks of one group that left the prefix cache at about the same time.
+
+    ``ranges`` are their positions in the prompts that they belonged to, of which there may be several.
+    """
 
     t: float
     engine: str
     gid: int
     blocks: int
+    ranges: Ranges = ()
 
 
 @dataclass(frozen=True, slots=True)
