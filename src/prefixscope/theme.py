@@ -12,6 +12,7 @@ on dark paper ``DARK`` gives each a lighter twin, so that labels in these colour
 | stored | blue | filled bar |
 | needed | ink | outline |
 | missing | vermilion | filled, and named in text |
+| evicted | purple | thin, and named in text |
 """
 
 from __future__ import annotations

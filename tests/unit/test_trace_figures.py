@@ -161,6 +161,17 @@ def test_ruler_of_40_groups_of_10_000_blocks(big: Trace) -> None:
     assert len(labels) <= 8 * 3
 
 
+def test_evicted_blocks_are_told_from_missing_ones(miss: Lookup) -> None:
+    """Blocks that were stored and evicted have a name and a look of their own, beside those that were never stored."""
+    view = replace(miss.groups[0], cached=((168, 190),), missing=((166, 168), (190, 199)), evicted=((190, 199),))
+    both = replace(miss, groups=(view, *miss.groups[5:]))
+    chart = charts.block_ruler(frames.blocks([both], labels={both.request_id: "send 2"}))
+    assert {"missing 166–167", "evicted 190–198"} <= set(texts(chart))
+    alone = replace(both, groups=(replace(view, missing=view.evicted), *miss.groups[5:]))
+    title = display.title_of(charts.block_ruler(frames.blocks([alone], labels={both.request_id: "send 2"})))
+    assert title == "send 2: blocks 190–198 of sliding group are needed, were stored and have been evicted"
+
+
 def test_one_missing_block_of_thousands_is_drawn(miss: Lookup) -> None:
     """A single missing block is wide enough to see, and ranges that a pixel can't part become one that says so."""
     group = Group(0, "full", 16, None, 1, False, None)

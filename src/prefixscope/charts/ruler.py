@@ -1,4 +1,4 @@
-"""The figure of a lookup's blocks: stored, needed and missing on one ruler of tokens."""
+"""The figure of a lookup's blocks: stored, needed, missing and evicted on one ruler of tokens."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from prefixscope.charts.encoding import WIDTH, count_axis, inline
 from prefixscope.charts.lanes import Lane, Window, beyond, block_range, heading, lanes, part_shown, place, spans
 from prefixscope.charts.titles import wrapped_title
 from prefixscope.quantities import number
-from prefixscope.theme import GREY, SEND_COLOURS, VERMILION
+from prefixscope.theme import GREY, PURPLE, SEND_COLOURS, VERMILION
 
-_DRAWN = ("stored", "needed", "missing")
+_DRAWN = ("stored", "needed", "missing", "evicted")
+_ABSENT = {"missing": "are needed and not stored", "evicted": "are needed, were stored and have been evicted"}
 
 
 def block_ruler(frame: pd.DataFrame) -> Any:
-    """KV cache groups as rows, blocks on one token axis, a panel per lookup: stored, needed and missing.
+    """KV cache groups as rows, blocks on one token axis, a panel per lookup: stored, needed, missing and evicted.
 
     ``frame`` is ``frames.blocks``. Groups with equal ranges are folded into one row and counted; the axis shows the
-    part where the hit is decided. Stored is a filled bar, needed an outline around it, missing a second fill with
-    its block numbers written out, so nothing rests on colour. Many rows are cut to those that end the hit.
+    part where the hit is decided. Stored is a filled bar, needed an outline around it, missing a second fill and
+    evicted a thin one, both with their block numbers written out, so nothing rests on colour. Many rows are cut to
+    those that end the hit.
     """
     drawn = frame[frame["state"].isin(_DRAWN)]
     if not len(drawn):
@@ -35,29 +37,31 @@ def block_ruler(frame: pd.DataFrame) -> Any:
         rows, rest = lanes(part)
         head = part.iloc[0]
         text = f"{head['send_label']}: hit {number(head['hit_tokens'])} of {number(head['prompt_tokens'])}"
-        blame = next((row for row in rows if "missing" in row.ranges), None)
+        blame = next(((row, state) for state in _ABSENT for row in rows if state in row.ranges), None)
         if blame is not None:
-            text += f"; blocks {_missing(blame)} missing in {_who(blame)}"
-            findings.append((head["send_label"], blame))
+            row, state = blame
+            text += f"; blocks {_blocks(row, state)} {state} in {_who(row)}"
+            findings.append((head["send_label"], row, state))
         last = request == requests[-1]
         panels.append(_panel(rows, window, int(head["prompt_tokens"]), text + beyond(rest), axis_title=last))
     if findings:
-        send, blame = findings[0]
-        title = f"{send}: blocks {_missing(blame)} of {_who(blame)} are needed and not stored"
+        send, row, state = findings[0]
+        title = f"{send}: blocks {_blocks(row, state)} of {_who(row)} {_ABSENT[state]}"
     else:
         title = "Every needed block is stored"
     chart = alt.vconcat(*panels, spacing=26)
-    return chart.properties(
-        title=wrapped_title(title, "Filled: stored. Outline: needed to back the hit. Orange: needed, not stored.")
-    )
+    key = "Filled: stored. Outline: needed to back the hit. Orange: needed, not stored."
+    if (drawn["state"] == "evicted").any():
+        key += " Thin: stored once, evicted since."
+    return chart.properties(title=wrapped_title(title, key))
 
 
 def _who(lane: Lane) -> str:
     return lane.name.split(" · ")[0]
 
 
-def _missing(lane: Lane) -> str:
-    (start, stop), *more = lane.ranges["missing"]
+def _blocks(lane: Lane, state: str) -> str:
+    (start, stop), *more = lane.ranges[state]
     return block_range(start, stop) + (f" and {len(more):,} more ranges" if more else "")
 
 
@@ -65,12 +69,13 @@ def _panel(rows: list[Lane], window: Window, tokens: int, text: str, *, axis_tit
     names = [row.name for row in rows]
     data: list[dict[str, Any]] = []
     for row in rows:
-        stored, needed, missing = (spans(row, state, window) for state in _DRAWN)
+        stored, needed, missing, evicted = (spans(row, state, window) for state in _DRAWN)
         place([(span, False) for span in needed], window, most=1)
         widest = sorted(stored, key=lambda span: span["from"] - span["to"])
-        place([*((span, False) for span in missing), *((span, True) for span in widest)], window)
-        data += [*stored, *needed, *missing]
-        if row.empty and not missing:
+        absent = [(span, False) for span in (*missing, *evicted)]
+        place([*absent, *((span, True) for span in widest)], window)
+        data += [*stored, *needed, *missing, *evicted]
+        if row.empty and not absent:
             data.append({"row": row.name, "state": "empty", "from": window.low, "to": window.low, "label": row.empty})
     base = lane_base(data, names, window, axis_title=axis_title)
     spanned = base.encode(x2="to:Q")
@@ -81,6 +86,7 @@ def _panel(rows: list[Lane], window: Window, tokens: int, text: str, *, axis_tit
         height=8, color=SEND_COLOURS["send 2"], opacity=0.45
     )
     missing = spanned.transform_filter("datum.state === 'missing'").mark_bar(height=14, color=VERMILION)
+    evicted = spanned.transform_filter("datum.state === 'evicted'").mark_bar(height=6, color=PURPLE)
     needed = spanned.transform_filter("datum.state === 'needed'").mark_bar(
         height=24, filled=False, strokeWidth=1.8, stroke=GREY
     )
@@ -89,14 +95,15 @@ def _panel(rows: list[Lane], window: Window, tokens: int, text: str, *, axis_tit
         *lane_labels(base, "needed", dy=-20),
         *lane_labels(base, "stored", dy=21),
         *lane_labels(base, "missing", dy=21, **blame),
+        *lane_labels(base, "evicted", dy=21, **{**blame, "color": PURPLE}),
     ]
-    absent = base.transform_filter("datum.state === 'empty'").mark_text(dx=6, align="left").encode(text="label:N")
+    nothing = base.transform_filter("datum.state === 'empty'").mark_text(dx=6, align="left").encode(text="label:N")
     end = (
         alt.Chart(inline([{"at": tokens}] if tokens <= window.high else []))
         .mark_rule(strokeDash=[4, 3])
         .encode(x="at:Q")
     )
-    chart = alt.layer(stored, mixed, missing, needed, end, *labels, absent)
+    chart = alt.layer(stored, mixed, missing, evicted, needed, end, *labels, nothing)
     return chart.properties(width=WIDTH, height=66 * len(names), title=heading(text))
 
 
