@@ -11,7 +11,7 @@ import pytest
 
 from prefixscope import charts, conclusions, display, frames, lookups
 from prefixscope.errors import TraceError
-from prefixscope.trace import Group, GroupView, Lookup, Stored, Trace, read_trace, subtract
+from prefixscope.trace import Evicted, Group, GroupView, Incident, Lookup, Stored, Trace, read_trace, subtract
 
 RECORDED = Path(__file__).parents[1] / "data" / "trace-incident.jsonl"
 BLOCKS = 10_000
@@ -241,3 +241,34 @@ def test_a_run_notes_that_a_trace_from_elsewhere_was_drawn(tmp_path: Path) -> No
     lookups.view(str(tmp_path / "run"), trace=str(RECORDED))
     stage = Run(tmp_path / "run").manifest["stages"]["trace"]
     assert (stage["status"], stage["note"]) == ("skipped", "the notebook drew a trace from elsewhere")
+
+
+# --- evictions over time -----------------------------------------------------------------------------------------
+
+
+def test_evictions_and_resets_over_time(recorded: Trace) -> None:
+    """Evicted blocks are counted per window, a reset crosses the figure, and the title says both."""
+    engine, start = recorded.headers[0].engine, recorded.lookups[0].t
+    evictions = [Evicted(start + 30, engine, 0, 40, ((0, 40),)), Evicted(start + 59, engine, 5, 10)]
+    pressed = Trace(
+        headers=recorded.headers,
+        lookups=recorded.lookups,
+        evictions=evictions,
+        incidents=[Incident(start + 60, engine, "reset", None)],
+    )
+    frame = frames.evictions_over_time(pressed)
+    assert len(frame) == 60
+    assert frame["evicted_blocks"].sum() == 50
+    assert frame["evicted_blocks"][30] == 40
+    assert frame["resets"].tolist() == [0] * 59 + [1]
+    assert frame["lookups"].sum() == len(recorded.lookups)
+    assert frame["share"].notna().sum() < 60
+    chart = charts.evictions_over_time(frame)
+    assert display.title_of(chart) == "50 blocks were evicted; the prefix cache was reset 1 time"
+    assert "blocks evicted" in texts(chart)
+    assert marks(chart, "rule") > marks(charts.evictions_over_time(frame.assign(resets=0)), "rule")
+
+
+def test_a_cache_without_pressure_has_no_such_figure(recorded: Trace) -> None:
+    """Where nothing was evicted and nothing reset there is nothing to draw."""
+    assert charts.evictions_over_time(frames.evictions_over_time(recorded)) is None
