@@ -14,12 +14,12 @@ def evidence(lookup: Lookup) -> tuple[str, ...]:
         f"vLLM {header.version}, process {header.pid}: {lookup.tokens:,} tokens, hit {lookup.hit_tokens:,}; "
         f"a cache that holds everything would give {tokens_text(lookup.reachable_tokens)}.",
     ]
+    alike: dict[tuple[object, ...], list[GroupView]] = {}
     for view in lookup.groups:
-        if not view.known or (view.needed is None and not view.cached):
-            continue
-        same = [one.group.gid for one in lookup.groups if _looks(one) == _looks(view)]
-        if view.group.gid != same[0]:
-            continue
+        if view.known and (view.needed is not None or view.cached):
+            alike.setdefault(_looks(view), []).append(view)
+    for views in alike.values():
+        view, same = views[0], [one.group.gid for one in views]
         needed = "not asked" if view.needed is None else f"needed {ranges_text([view.needed])}"
         end = f", missing {ranges_text(view.missing)}" if view.missing else ""
         end += f", evicted since {ranges_text(view.evicted)}" if view.evicted else ""

@@ -28,12 +28,11 @@ def never_seen(case: Case) -> Diagnosis | None:
             NO_PRICE,
         )
     # A first send and a repeat that went wrong look alike unless the caller says which one it should be.
-    alike = [one for one in case.trace.of_length(lookup.prompt_tokens) if one.t < lookup.t and _peer(case, one)]
+    alike = next((one for one in case.trace.of_length_before(lookup.prompt_tokens, lookup.t) if _peer(case, one)), None)
     doubt = ""
-    if alike:
+    if alike is not None:
         doubt = (
-            f" If it was meant to repeat {alike[-1].request_id}, which had as many tokens, then "
-            f"{_difference(case, alike[-1])}"
+            f" If it was meant to repeat {alike.request_id}, which had as many tokens, then {_difference(case, alike)}"
         )
     return case.say(
         "cold",
@@ -96,16 +95,12 @@ def cache_reset(case: Case) -> Diagnosis | None:
     before = case.closest
     if before is None or not case.short:
         return None
-    resets = [
-        one
-        for one in case.trace.incidents
-        if one.kind == "reset" and one.engine == case.header.engine and before.t < one.t < case.lookup.t
-    ]
-    if not resets:
+    reset = case.trace.last_reset(case.header.engine, case.lookup.t)
+    if reset is None or reset <= before.t:
         return None
     return case.say(
         "cache_reset",
-        f"The prefix cache was reset {case.lookup.t - resets[-1].t:.1f} s before this lookup, after request "
+        f"The prefix cache was reset {case.lookup.t - reset:.1f} s before this lookup, after request "
         f"{before.request_id} had filled it.",
         "Find what calls /reset_prefix_cache (weight updates, benchmarks).",
         "Nothing to pay.",
@@ -145,11 +140,7 @@ def evicted(case: Case) -> Diagnosis | None:
 def _pressure(case: Case) -> str:
     """How much was evicted since the closest request, and how full the pool was."""
     since = 0.0 if case.closest is None else case.closest.t
-    evicted = sum(
-        one.blocks
-        for one in case.trace.evictions
-        if one.engine == case.header.engine and since <= one.t <= case.lookup.t + 0.001
-    )
+    evicted = case.trace.evicted_blocks(case.header.engine, since, case.lookup.t + 0.001)
     free, pool = case.lookup.free_blocks, case.header.pool_blocks
     fullness = "" if free is None else f" {pool - free:,} of {pool:,} blocks were in use at the lookup."
     return f"{evicted:,} blocks were evicted {'in between' if case.closest else 'before it'}.{fullness}"

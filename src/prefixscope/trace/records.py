@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from prefixscope.trace.ranges import Range, Ranges, count
@@ -239,6 +240,9 @@ class Trace:
         self.incidents = tuple(incidents)
         self.warnings = tuple(warnings)
         self._stores = dict(stores or {})
+        self._evicted = _Counted((one.engine, one.t, one.blocks) for one in self.evictions)
+        self._resets = _Counted((one.engine, one.t, 1) for one in self.incidents if one.kind == "reset")
+        self._cold_kept: dict[tuple[str, int], tuple[Kept, ...] | None] = {}
         self._by_id: dict[str, list[int]] = {}
         self._by_length: dict[int, list[int]] = {}
         for index, lookup in enumerate(self.lookups):
@@ -259,6 +263,35 @@ class Trace:
     def of_length(self, prompt_tokens: int) -> tuple[Lookup, ...]:
         """Every lookup of a prompt of this length, in time order."""
         return tuple(self.lookups[index] for index in self._by_length.get(prompt_tokens, ()))
+
+    def of_length_before(self, prompt_tokens: int, t: float) -> Iterator[Lookup]:
+        """Lookups of a prompt of this length that came before a time, the newest first."""
+        indexes = self._by_length.get(prompt_tokens, [])
+        for position in range(bisect_left(indexes, t, key=lambda index: self.lookups[index].t) - 1, -1, -1):
+            yield self.lookups[indexes[position]]
+
+    def evicted_blocks(self, engine: str, since: float, until: float) -> int:
+        """How many blocks an engine evicted in that time, both ends included."""
+        return self._evicted.between(engine, since, until)
+
+    def last_reset(self, engine: str, before: float) -> float | None:
+        """When an engine's prefix cache was last reset before a time; None where it never was."""
+        return self._resets.last(engine, before)
+
+    def cold_kept(self, header: Header, prompt_tokens: int) -> tuple[Kept, ...] | None:
+        """What the first cold prompt of this length left in an engine's cache; None where the trace has none."""
+        key = (header.engine, prompt_tokens)
+        if key not in self._cold_kept:
+            self._cold_kept[key] = next(
+                (
+                    kept
+                    for one in self.of_length(prompt_tokens)
+                    if one.header.engine == header.engine and not one.hit_tokens and not one.common_tokens
+                    if (kept := self.kept(one.engine_request_id))
+                ),
+                None,
+            )
+        return self._cold_kept[key]
 
     def worst(self) -> Lookup | None:
         """The lookup that missed most; where none missed, the one of the longest prompt; None of an empty trace."""
@@ -310,3 +343,26 @@ class Trace:
     def kept(self, request_id: str) -> tuple[Kept, ...]:
         """Blocks and bytes that one request left in the prefix cache, one per group that stored anything."""
         return tuple(one.left for one in self.stored(request_id))
+
+
+class _Counted:
+    """Events of several engines in time order, each with a number: their sum in any span is two searches."""
+
+    def __init__(self, events: Iterable[tuple[str, float, int]]) -> None:
+        self.times: dict[str, list[float]] = {}
+        self.sums: dict[str, list[int]] = {}
+        for engine, t, number in events:
+            times, sums = self.times.setdefault(engine, []), self.sums.setdefault(engine, [0])
+            # File order is the truth where a clock went back.
+            times.append(max(t, times[-1]) if times else t)
+            sums.append(sums[-1] + number)
+
+    def between(self, engine: str, since: float, until: float) -> int:
+        times, sums = self.times.get(engine, []), self.sums.get(engine, [0])
+        start, stop = bisect_left(times, since), bisect_right(times, until)
+        return sums[stop] - sums[start] if start < stop else 0
+
+    def last(self, engine: str, before: float) -> float | None:
+        times = self.times.get(engine, [])
+        position = bisect_left(times, before)
+        return times[position - 1] if position else None
