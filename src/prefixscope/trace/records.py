@@ -128,7 +128,10 @@ class Lookup:
 
     @property
     def cached_tokens(self) -> int | None:
-        """What ``usage`` reports as cached: the local hit that was used, and what a KV connector supplied."""
+        """What ``usage`` reports as cached: the local hit that was used, and what a KV connector supplied.
+
+        Source: vLLM 0.29.0, ``PrefillStats.set``.
+        """
         return None if self.admitted_tokens is None else self.admitted_tokens + self.external_tokens
 
     @property
