@@ -63,7 +63,7 @@ def read_header(event: Mapping[str, Any]) -> Header:
 def read_views(header: Header, event: Mapping[str, Any]) -> Views:
     """Every group as one lookup found it, in group order, and the groups that limit the hit."""
     rows = {int(gid): row for row in event["groups"] for gid in row["gids"]}
-    missing = {gid: _missing(row, header.groups[gid]) for gid, row in rows.items()}
+    missing = {gid: _missing(row, _group(header, gid)) for gid, row in rows.items()}
     asked = {int(gid) for gid in event["limiting"]}
     # Groups searched together fail together; those that lack a block are the ones to name.
     limiting = {gid for gid in asked if missing[gid]} or asked
@@ -72,14 +72,14 @@ def read_views(header: Header, event: Mapping[str, Any]) -> Views:
         needed, scanned = row["needed"], row.get("scanned")
         read.append(
             GroupView(
-                group=header.groups[gid],
+                group=_group(header, gid),
                 cached=_ranges(row["cached"] or ()),
-                needed=None if needed is None else (int(needed[0]), int(needed[1])),
+                needed=None if needed is None else _span(needed),
                 missing=missing[gid],
                 backs_tokens=_optional(row["backs"]),
                 limiting=gid in limiting,
                 known=row["cached"] is not None,
-                scanned=None if scanned is None else (int(scanned[0]), int(scanned[1])),
+                scanned=None if scanned is None else _span(scanned),
                 partial_tokens=tuple(row.get("partial_tokens", ())),
                 evicted=_ranges(row.get("evicted", ())),
             )
@@ -137,7 +137,7 @@ def read_evicted(header: Header, event: Mapping[str, Any]) -> tuple[Evicted, ...
         Evicted(
             t=float(event["t"]),
             engine=header.engine,
-            gid=header.groups[int(row["gid"])].gid,
+            gid=_group(header, row["gid"]).gid,
             blocks=int(row["blocks"]),
             ranges=_ranges(row.get("ranges", ())),
         )
@@ -151,8 +151,14 @@ def read_stored(header: Header, event: Mapping[str, Any]) -> tuple[Stored, ...]:
     for row in event["groups"]:
         kept, dropped, null = _ranges(row["kept"]), _ranges(row["dropped"]), _ranges(row.get("null", ()))
         boundaries = tuple(int(one) for one in row.get("boundaries", ()))
-        rows += [Stored(header.groups[gid], kept, dropped, boundaries, null) for gid in row["gids"]]
+        rows += [Stored(_group(header, gid), kept, dropped, boundaries, null) for gid in row["gids"]]
     return tuple(sorted(rows, key=lambda one: one.group.gid))
+
+
+def _group(header: Header, gid: Any) -> Group:
+    if int(gid) < 0:
+        raise IndexError(f"no group {gid}")  # which a list would take for its last one
+    return header.groups[int(gid)]
 
 
 def _missing(row: Mapping[str, Any], group: Group) -> Ranges:
@@ -164,6 +170,13 @@ def _missing(row: Mapping[str, Any], group: Group) -> Ranges:
         # Backed by a state inside the block.
         return ()
     return subtract(inside, cached)
+
+
+def _span(pair: Sequence[Any]) -> tuple[int, int]:
+    start, stop = (int(one) for one in pair)
+    if not 0 <= start <= stop:
+        raise ValueError(f"not a block range: {start}, {stop}")
+    return start, stop
 
 
 def _ranges(rows: Iterable[Sequence[int]]) -> Ranges:
