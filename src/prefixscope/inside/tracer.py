@@ -20,7 +20,7 @@ Where each field comes from. vLLM's own account is read where it has one; a hook
 | groups, block sizes, windows, bytes, pool | read: `KVCacheManager.kv_cache_config` and the managers' specs |
 | interval, scheduler block, groups that drop | read: the coordinator, after it resolved them |
 | speculative method and k, rank | read: `VllmConfig` |
-| shortest prompt that hits, reachable hit | asked: `find_longest_cache_hit` of the coordinator, over a pool that holds all |
+| shortest prompt that hits, reachable hit | asked: `find_longest_cache_hit` of the coordinator, over a full pool |
 | steps: candidate, what a group backs | hooked: each manager's `find_longest_cache_hit`; the coordinator's |
 | | `find_longest_cache_hit_per_group` would look everything up a second time |
 | hit, junction | the return value of `KVCacheManager.get_computed_blocks` |
