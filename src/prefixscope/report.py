@@ -24,9 +24,9 @@ from markupsafe import Markup, escape
 from prefixscope import frames, redact
 from prefixscope.display import themed
 from prefixscope.errors import ReportError
-from prefixscope.material import Material, facts, gather, servers
+from prefixscope.material import Material, facts, gather, label, servers
 from prefixscope.quantities import number
-from prefixscope.sections import Figure, Section, command, headline_figure, sections
+from prefixscope.sections import Figure, Section, command, engines, headline_figure, sections
 from prefixscope.theme import DARK, vega_config
 
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+(?: (?:[\d,]+|None)(?![\w,]))?")
@@ -109,6 +109,8 @@ def render_html(run_dir: Path, *, include_text: bool = False) -> str:
         drawn=drawn,
         facts=facts(material),
         servers=servers(material),
+        engines=engines(material),
+        label=label(material),
         downloads=downloads(run_dir, material, include_text=include_text),
         run=redact.manifest(material.run),
         include_text=include_text,
@@ -141,7 +143,7 @@ def downloads(run_dir: Path, material: Material, *, include_text: bool) -> list[
         "hits.csv": ("hit lengths by configuration, prompt length and send", material.hits),
         "latency.csv": ("time to first token", material.latency),
         "sweep.csv": ("retention sweep", material.sweep),
-        "blocks.csv": ("block ranges of the lookups shown", material.blocks),
+        "blocks.csv": ("block ranges of the lookups shown", material.telling.blocks),
         "comparisons.csv": ("compared answers", material.comparisons),
     }
     if len(rows) > MOST_RAW_ROWS:

@@ -124,7 +124,14 @@ def test_blocks_are_ranges_on_one_token_axis() -> None:
         evicted=((190, 199),),
         limiting=True,
     )
-    lookup = SimpleNamespace(request_id="r", prompt_tokens=6446, hit_tokens=0, candidate_tokens=6336, groups=(view,))
+    lookup = SimpleNamespace(
+        request_id="r",
+        prompt_tokens=6446,
+        hit_tokens=0,
+        candidate_tokens=6336,
+        common_tokens=6432,
+        groups=(view,),
+    )
     frame = frames.blocks([lookup], labels={"r": "send 2"})
     assert frame["state"].tolist() == ["stored", "needed", "missing", "evicted"]
     assert frame[["start_token", "stop_token"]].iloc[2].tolist() == [5312, 5376]

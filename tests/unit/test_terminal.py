@@ -55,7 +55,7 @@ def test_ruler_of_the_incident() -> None:
     assert drawn[2].strip("· ").startswith("××")
     assert drawn[2].index("×") < drawn[2].index("█") < drawn[2].index("░")
     assert drawn[3].strip() == "needed 166–198 · stored 168–200 · missing 166–167"
-    assert drawn[4].startswith("  1 full-attention group")
+    assert drawn[4].startswith("  full-attention group")
     assert "×" not in drawn[5]
     assert all(len(line) <= 100 for line in drawn)
 

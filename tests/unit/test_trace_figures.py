@@ -123,11 +123,11 @@ def test_store_side_of_the_incident(recorded: Trace) -> None:
     table = frames.stores(recorded, {"cpu-1": "send 1", "cpu-2": "send 2"})
     assert set(table["state"]) == {"kept", "dropped", "boundary"}
     chart = charts.store_ruler(table)
-    assert display.title_of(chart) == "send 1 keeps 265 of 1,105 blocks, aiming at 6,445 tokens"
+    assert display.title_of(chart) == "send 1 keeps 265 of 1,105 blocks, before the boundary 6,400"
     shown = texts(chart)
-    for words in ("kept 168–200", "dropped 0–167", "kept 0–99", "aim 6,445"):
+    for words in ("kept 168–200", "dropped 0–167", "kept 0–99", "boundary 6,400"):
         assert words in shown, words
-    assert "send 2: keeps 275 of 1,105 blocks, aiming at 6,336 and 6,445 tokens" in shown
+    assert "send 2: keeps 275 of 1,105 blocks, before the boundaries 6,336 and 6,400" in shown
 
 
 def test_dropped_is_told_from_kept_without_colour(recorded: Trace) -> None:
@@ -142,7 +142,57 @@ def test_store_side_of_40_groups_of_10_000_blocks(big: Trace) -> None:
     shown = texts(chart)
     assert "groupsnotdrawn" in "".join(shown).replace(" ", "")
     assert len([text for text in shown if text.startswith(("kept", "dropped"))]) <= 24
-    assert len([text for text in shown if text.startswith("aim")]) <= 6
+    assert len([text for text in shown if text.startswith("boundary")]) <= 6
+
+
+def test_store_side_shows_what_the_next_send_needed(recorded: Trace) -> None:
+    """Beside the lookups the store side says what was kept and what the next send needed of the same group."""
+    labels = {"cpu-1": "send 1", "cpu-2": "send 2"}
+    found = [lookup for lookup in map(recorded.lookup, labels) if lookup is not None]
+    beside = frames.blocks(found, labels=labels)
+    chart = charts.store_ruler(frames.stores(recorded, labels), beside=beside)
+    assert display.title_of(chart) == (
+        "send 1 kept blocks 168–200 of the 5 sliding-window groups; the next send needed 166–198"
+    )
+    assert texts(chart).count("needed next 166–198") == 1, "nothing follows the second send here"
+
+
+def test_a_first_send_is_a_line_without_missing_blocks(recorded: Trace, miss: Lookup) -> None:
+    """Nothing was stored for a first send, so it lacks nothing; the finding is about the send that missed."""
+    first = recorded.lookup("cpu-1")
+    assert first is not None
+    labels = {"cpu-1": "send 1", "cpu-2": "send 2"}
+    chart = charts.block_ruler(frames.blocks([first, miss], labels=labels))
+    assert display.title_of(chart).startswith("send 2: blocks 166–167 of the 5 sliding-window groups are needed")
+    shown = texts(chart)
+    assert "nothing stored" in shown
+    assert "missing 0–99" not in shown
+    alone = charts.block_ruler(frames.blocks([first], labels=labels))
+    assert display.title_of(alone) == "Only first sends: nothing of these prompts was stored yet"
+
+
+def test_a_missing_block_is_told_without_colour(miss: Lookup) -> None:
+    """Missing blocks are light inside an edge, and crossed where there is room; stored ones are filled."""
+    spec = str(charts.block_ruler(frames.blocks([miss])).to_dict())
+    assert "'fillOpacity': 0.25" in spec
+    assert any(row.get("cross") for row in rows_in(charts.block_ruler(frames.blocks([miss])).to_dict()))
+
+
+def test_causes_are_counted_with_an_example(recorded: Trace) -> None:
+    """Every lookup of a trace has a cause in words; the one that missed most comes first."""
+    table = frames.causes(recorded)
+    assert table["lookups"].sum() == len(recorded.lookups)
+    assert table.iloc[0][["cause", "request_id"]].tolist() == ["stored and needed windows don't meet", "cpu-2"]
+    assert (table["meaning"].str.len() > 0).all()
+    assert "explained" not in table.attrs
+    assert frames.causes(recorded, most=4).attrs["explained"] == 4
+
+
+def test_the_notebooks_words_are_those_of_its_sentences(recorded: Trace) -> None:
+    """The words explained are those that occur, from the one glossary."""
+    words = set(lookups.words(lookups.alone(recorded))["word"])
+    assert {"scheduler block", "replay boundary", "junction", "KV cache group"} <= words
+    assert "Mamba" not in words
 
 
 # --- the ruler, at size ------------------------------------------------------------------------------------------
@@ -196,17 +246,15 @@ def test_one_missing_block_of_thousands_is_drawn(miss: Lookup) -> None:
 
 
 def test_a_trace_alone_shows_its_worst_miss(recorded: Trace) -> None:
-    """The sends before and after the miss are shown with it, first sends only on the store side."""
+    """The sends before and after the miss are shown with it."""
     seen = lookups.view(trace=str(RECORDED))
     assert seen.with_drafter == {
         "chatcmpl-cpu-1-0123abcd": "send 1, cpu-1",
         "chatcmpl-cpu-2-0123abcd": "send 2, cpu-2",
         "chatcmpl-cpu-3-0123abcd": "send 3, cpu-3",
     }
-    assert lookups.blocks(seen, drafter=True)["send_label"].drop_duplicates().tolist() == [
-        "send 2, cpu-2",
-        "send 3, cpu-3",
-    ]
+    labels = ["send 1, cpu-1", "send 2, cpu-2", "send 3, cpu-3"]
+    assert lookups.blocks(seen, drafter=True)["send_label"].drop_duplicates().tolist() == labels
     assert lookups.stored(seen, drafter=True)["send_label"].iloc[0] == "send 1, cpu-1"
     assert not len(lookups.blocks(seen, drafter=False))
     causes = lookups.summary(seen).set_index("send")["cause"]

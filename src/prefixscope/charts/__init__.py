@@ -16,6 +16,7 @@ from prefixscope.charts.outputs import equality_matrix
 from prefixscope.charts.retention import cost_against_shortfall, hit_against_interval
 from prefixscope.charts.ruler import block_ruler
 from prefixscope.charts.store import store_ruler
+from prefixscope.charts.titles import with_configs
 
 __all__ = [
     "block_range",
@@ -30,4 +31,5 @@ __all__ = [
     "lookups_over_time",
     "store_ruler",
     "time_spent",
+    "with_configs",
 ]

@@ -93,6 +93,15 @@ class Case:
         common = self.lookup.common_tokens // view.group.block_size
         return intersect([(0, common)], held)
 
+    @property
+    def ending(self) -> str:
+        """``The 5 sliding-window groups (16-token blocks) end``: a sentence's beginning."""
+        return f"The {self.groups(self.lookup.limiting)} {self.verb('end')}"
+
+    def verb(self, verb: str) -> str:
+        """The verb as the limiting groups' number asks for it: groups end, a group ends."""
+        return verb if len(self.lookup.limiting) > 1 else f"{verb}s"
+
     def groups(self, gids: Iterable[int]) -> str:
         """These groups, the way a sentence names them."""
         return groups_text(self.lookup, gids)

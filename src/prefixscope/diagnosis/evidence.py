@@ -45,10 +45,19 @@ def groups_text(lookup: Lookup, gids: Iterable[int]) -> str:
         word = {"sliding": "sliding-window", "full": "full-attention", "mamba": "Mamba", "chunked": "chunked"}.get(
             kind, kind
         )
-        parts.append(f"{number} {word} group{'s' if number != 1 else ''} ({size}-token blocks)")
+        parts.append(
+            f"{number} {word} groups ({size}-token blocks)" if number > 1 else f"{word} group ({size}-token blocks)"
+        )
     return " and ".join(parts)
 
 
 def tokens_text(value: int | None) -> str:
     """``6,336``; in words where it is not known."""
     return "an unknown length" if value is None else f"{value:,}"
+
+
+def seconds_text(seconds: float) -> str:
+    """``21 ms``, ``4.2 s``, ``12 min``: as exact as a reader wants it."""
+    if seconds < 1:
+        return f"{max(seconds, 0) * 1000:,.0f} ms"
+    return f"{seconds:,.1f} s" if seconds < 600 else f"{seconds / 60:,.0f} min"

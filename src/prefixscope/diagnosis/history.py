@@ -6,6 +6,7 @@ Each rule gives a diagnosis, or None where it is not this cause.
 from __future__ import annotations
 
 from prefixscope.diagnosis.case import Case, Diagnosis
+from prefixscope.diagnosis.evidence import seconds_text
 from prefixscope.diagnosis.price import NO_PRICE
 from prefixscope.trace import Lookup, ranges_text, subtract
 
@@ -100,7 +101,7 @@ def cache_reset(case: Case) -> Diagnosis | None:
         return None
     return case.say(
         "cache_reset",
-        f"The prefix cache was reset {case.lookup.t - reset:.1f} s before this lookup, after request "
+        f"The prefix cache was reset {seconds_text(case.lookup.t - reset)} before this lookup, after request "
         f"{before.request_id} had filled it.",
         "Find what calls /reset_prefix_cache (weight updates, benchmarks).",
         "Nothing to pay.",
@@ -119,11 +120,11 @@ def evicted(case: Case) -> Diagnosis | None:
     ago = case.lookup.evicted_s
     when = "are gone" if ago is None else f"were evicted {_ago(ago)} before this lookup"
     if before is None:
-        sentence = f"Blocks {ranges_text(held)} of this prompt in {names} were cached once and {when}."
+        sentence = f"Blocks {ranges_text(held)} of this prompt in the {names} were cached once and {when}."
     else:
         sentence = (
-            f"Blocks {ranges_text(held)} of {names} were cached when request {before.request_id} ended, "
-            f"{case.lookup.t - before.t:.1f} s earlier, and {when}{': evicted' if ago is None else ''}."
+            f"Blocks {ranges_text(held)} of the {names} were cached when request {before.request_id} ended, "
+            f"{seconds_text(case.lookup.t - before.t)} earlier, and {when}{': evicted' if ago is None else ''}."
         )
     never = subtract(view.missing, held)
     remedy = (
@@ -147,5 +148,5 @@ def _pressure(case: Case) -> str:
 
 
 def _ago(seconds: tuple[float, float]) -> str:
-    newest, oldest = (f"{one:.1f}" for one in seconds)
-    return f"{newest} s" if newest == oldest else f"{newest} to {oldest} s"
+    newest, oldest = map(seconds_text, seconds)
+    return newest if newest == oldest else f"{newest} to {oldest}"

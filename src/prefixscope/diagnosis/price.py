@@ -24,7 +24,7 @@ def price(case: Case) -> str:
     parts = []
     for same in _equal_amounts(rows):
         blocks = sum(one.blocks for one in same[0][1])
-        factor = f", {blocks / base:.1f} times" if base else ""
+        factor = f": {blocks / base:.1f} times as many" if base else ""
         parts.append(f"{_amount(same[0][1])} at {_labels([header for header, _ in same])}{factor}")
     return f"{text}; {'; '.join(parts)}. Extra blocks are evictable, and crowd out others when the cache is full."
 

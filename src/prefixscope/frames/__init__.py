@@ -15,12 +15,13 @@ from prefixscope.frames.predicted import predicted, predicted_cases
 from prefixscope.frames.requests import repeats, send_label, sends, worst
 from prefixscope.frames.rows import doubts, load_run, read_rows, trace_headers
 from prefixscope.frames.summaries import agreement, hits, latency, sweep
-from prefixscope.frames.traced import lookups_over_time, stores
+from prefixscope.frames.traced import causes, lookups_over_time, stores
 
 __all__ = [
     "agreement",
     "answers",
     "blocks",
+    "causes",
     "comparisons",
     "doubts",
     "equality",

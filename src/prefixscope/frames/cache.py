@@ -22,8 +22,8 @@ KEPT_COLUMNS = {
 
 BLOCK_COLUMNS = {
     "request_id": TEXT, "send_label": TEXT, "prompt_tokens": INT, "hit_tokens": INT, "candidate_tokens": INT,
-    "gid": INT, "group": TEXT, "kind": TEXT, "block_size": INT, "limiting": BOOL, "state": TEXT, "start": INT,
-    "stop": INT, "start_token": INT, "stop_token": INT,
+    "shared_tokens": INT, "gid": INT, "group": TEXT, "kind": TEXT, "block_size": INT, "limiting": BOOL, "state": TEXT,
+    "start": INT, "stop": INT, "start_token": INT, "stop_token": INT,
 }  # fmt: skip
 
 
@@ -108,7 +108,8 @@ def blocks(lookups: Iterable[Any], *, labels: Mapping[str, str] | None = None) -
     labels : request id → what to call that lookup.
 
     ``start``/``stop`` are half-open in the group's own blocks; ``start_token``/``stop_token`` put groups of different
-    block sizes on one axis. ``limiting`` marks the group that ended the hit.
+    block sizes on one axis. ``shared_tokens`` is what an earlier request had in common. ``limiting`` marks the group
+    that ended the hit.
     """
     out: Rows = []
     for lookup in lookups:
@@ -120,6 +121,7 @@ def blocks(lookups: Iterable[Any], *, labels: Mapping[str, str] | None = None) -
                 "prompt_tokens": lookup.prompt_tokens,
                 "hit_tokens": lookup.hit_tokens,
                 "candidate_tokens": lookup.candidate_tokens,
+                "shared_tokens": lookup.common_tokens,
                 "gid": group.gid,
                 "kind": group.kind,
                 "group": group_label(group.kind, group.block_size, group.window, bool(group.drafter)),

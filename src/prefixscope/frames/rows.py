@@ -84,10 +84,10 @@ def of_kind(run_dir: Path, kind: str) -> Rows:
     return [row for row in read_rows(run_dir)[0] if row.get("kind") == kind]
 
 
-def trace_headers(run_dir: Path) -> Rows:
+def trace_headers(run_dir: Path, folder: str = "trace") -> Rows:
     """The header event of every traced engine: its groups, blocks, interval. Nothing else of the trace is read."""
     found: Rows = []
-    for path in sorted((run_dir / "trace").glob("*.jsonl")):
+    for path in sorted((run_dir / folder).glob("*.jsonl")):
         with path.open(encoding="utf-8", errors="replace") as lines:
             try:
                 event = json.loads(next(lines, ""))

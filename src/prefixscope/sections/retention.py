@@ -42,12 +42,12 @@ def sweep(material: Material) -> Section:
         title=title,
         before=(
             "The server was restarted for each --prefix-cache-retention-interval. Look for the intervals at which the "
-            "lines of your own prompt lengths leave the floor.",
+            "points of your own prompt lengths rise from 0.",
         ),
         figures=figures(section_id, chart),
         after=(
             "Choose among the intervals that lift every length you serve. A coarse interval can lift long prompts and "
-            "leave short ones on the floor; the next section says what each one keeps.",
+            "leave short ones at 0; the next section says what each one keeps.",
         ),
         tables=(
             Table(

@@ -21,7 +21,7 @@ from __future__ import annotations
 from prefixscope.trace.events import our_id
 from prefixscope.trace.follow import Follower
 from prefixscope.trace.ranges import Range, Ranges, count, intersect, ranges_text, subtract, union
-from prefixscope.trace.reader import read_trace
+from prefixscope.trace.reader import files_of, read_trace
 from prefixscope.trace.records import (
     Evicted,
     Group,
@@ -50,6 +50,7 @@ __all__ = [
     "Stored",
     "Trace",
     "count",
+    "files_of",
     "intersect",
     "our_id",
     "ranges_text",

@@ -302,11 +302,11 @@ class Trace:
         return self._cold_kept[key]
 
     def worst(self) -> Lookup | None:
-        """The lookup that missed most; where none missed, the one of the longest prompt; None of an empty trace."""
+        """The lookup that missed most; where none missed the longest repeat, else the longest; None of no lookups."""
         best: Lookup | None = None
-        highest = (-1, -1)
+        highest = (-1, False, -1)
         for one in self.lookups:
-            rank = (one.missed_tokens, one.tokens)
+            rank = (one.missed_tokens, one.common_tokens > 0, one.tokens)
             if rank > highest and self._counts(one):
                 best, highest = one, rank
         return best
