@@ -140,7 +140,7 @@ def test_evicted_and_never_kept_are_both_said(tmp_path: Path) -> None:
 
     diagnosis = explain(changed(tmp_path, gone), "cpu-2")
     assert diagnosis.cause == "evicted"
-    for part in ("190–198", "0.2 to 3.5 s before this lookup", "166–167", "one cause of two"):
+    for part in ("190–198", "250 ms to 3.5 s before this lookup", "166–167", "one cause of two"):
         assert part in diagnosis.sentence
     assert "idle server" in diagnosis.remedy
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from prefixscope import charts, conclusions, display, frames, lookups
+from prefixscope import charts, conclusions, display, frames, lookups, material, resources
 from prefixscope.errors import TraceError
+from prefixscope.sections import blocks
 from prefixscope.trace import Evicted, Group, GroupView, Incident, Lookup, Stored, Trace, read_trace, subtract
 
 RECORDED = Path(__file__).parents[1] / "data" / "trace-incident.jsonl"
@@ -219,7 +220,7 @@ def test_evicted_blocks_are_told_from_missing_ones(miss: Lookup) -> None:
     assert {"missing 166–167", "evicted 190–198"} <= set(texts(chart))
     alone = replace(both, groups=(replace(view, missing=view.evicted), *miss.groups[5:]))
     title = display.title_of(charts.block_ruler(frames.blocks([alone], labels={both.request_id: "send 2"})))
-    assert title == "send 2: blocks 190–198 of sliding group are needed, were stored and have been evicted"
+    assert title == "send 2: blocks 190–198 of the sliding-window group are needed, once stored and evicted since"
 
 
 def test_one_missing_block_of_thousands_is_drawn(miss: Lookup) -> None:
@@ -294,16 +295,20 @@ def test_a_run_notes_that_a_trace_from_elsewhere_was_drawn(tmp_path: Path) -> No
 # --- evictions over time -----------------------------------------------------------------------------------------
 
 
-def test_evictions_and_resets_over_time(recorded: Trace) -> None:
-    """Evicted blocks are counted per window, a reset crosses the figure, and the title says both."""
+@pytest.fixture
+def pressed(recorded: Trace) -> Trace:
+    """The recorded lookups, evictions half a minute later, and a reset after a minute."""
     engine, start = recorded.headers[0].engine, recorded.lookups[0].t
-    evictions = [Evicted(start + 30, engine, 0, 40, ((0, 40),)), Evicted(start + 59, engine, 5, 10)]
-    pressed = Trace(
+    return Trace(
         headers=recorded.headers,
         lookups=recorded.lookups,
-        evictions=evictions,
+        evictions=[Evicted(start + 30, engine, 0, 40, ((0, 40),)), Evicted(start + 59, engine, 5, 10)],
         incidents=[Incident(start + 60, engine, "reset", None)],
     )
+
+
+def test_evictions_and_resets_over_time(recorded: Trace, pressed: Trace) -> None:
+    """Evicted blocks are counted per window, a reset crosses the figure, and the title says both."""
     frame = frames.evictions_over_time(pressed)
     assert len(frame) == 60
     assert frame["evicted_blocks"].sum() == 50
@@ -320,3 +325,16 @@ def test_evictions_and_resets_over_time(recorded: Trace) -> None:
 def test_a_cache_without_pressure_has_no_such_figure(recorded: Trace) -> None:
     """Where nothing was evicted and nothing reset there is nothing to draw."""
     assert charts.evictions_over_time(frames.evictions_over_time(recorded)) is None
+
+
+def test_the_report_draws_evictions_only_where_there_were_some(pressed: Trace, recorded: Trace) -> None:
+    """The trace section has the figure of evictions for a trace that holds some, and not for one without."""
+    sample = material.gather(resources.data_path("sample", "run"))
+
+    def titles(trace: Trace) -> list[str]:
+        told = replace(sample.telling, evictions=frames.evictions_over_time(trace))
+        section = blocks.block_trace(replace(sample, telling=told))
+        return [display.title_of(one.chart) for one in section.figures if one.id == "blocks-evictions"]
+
+    assert titles(pressed) == ["50 blocks were evicted; the prefix cache was reset 1 time"]
+    assert titles(recorded) == []
