@@ -32,8 +32,8 @@ from prefixscope.trace.records import (
     Lookup,
     Step,
     Stored,
-    Trace,
 )
+from prefixscope.trace.whole import Trace
 
 __all__ = [
     "Evicted",

@@ -11,7 +11,8 @@ from typing import Any, BinaryIO
 from prefixscope.errors import TraceError
 from prefixscope.trace import events
 from prefixscope.trace.events import our_id
-from prefixscope.trace.records import Evicted, Header, Incident, Lookup, Step, Stored, Trace
+from prefixscope.trace.records import Evicted, Header, Incident, Lookup, Step, Stored
+from prefixscope.trace.whole import Trace
 
 SCHEMA = 1
 LONGEST_LINE = 64 * 2**20
