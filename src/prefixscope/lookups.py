@@ -165,6 +165,11 @@ def over_time(seen: View) -> pd.DataFrame:
     return frames.lookups_over_time(seen.trace)
 
 
+def evictions(seen: View) -> pd.DataFrame:
+    """``frames.evictions_over_time`` of the whole trace."""
+    return frames.evictions_over_time(seen.trace)
+
+
 def causes(seen: View) -> pd.DataFrame:
     """``frames.causes`` of the whole trace."""
     return frames.causes(seen.trace)

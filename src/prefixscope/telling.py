@@ -24,15 +24,16 @@ class Telling:
     """What a report's trace section is made of.
 
     ``blocks`` and ``stores`` are of the sends chosen; ``beside`` is ``blocks`` with the first sends that only the store
-    side shows. ``over_time`` and ``tally`` are of the whole trace. ``why`` says which sends were chosen and why,
-    ``causes`` is what each is called with its diagnosis, ``engines`` what each server of the run resolved its settings
-    to, by the server's id, ``problems`` what could not be read.
+    side shows. ``over_time``, ``evictions`` and ``tally`` are of the whole trace. ``why`` says which sends were chosen
+    and why, ``causes`` is what each is called with its diagnosis, ``engines`` what each server of the run resolved its
+    settings to, by the server's id, ``problems`` what could not be read.
     """
 
     blocks: pd.DataFrame
     beside: pd.DataFrame
     stores: pd.DataFrame
     over_time: pd.DataFrame
+    evictions: pd.DataFrame
     tally: pd.DataFrame
     engines: Mapping[str, Header]
     why: str = ""
@@ -72,6 +73,7 @@ def tell(run_dir: Path, sent: pd.DataFrame, verdict: Verdict) -> Telling:
         beside=beside,
         stores=frames.stores(trace, {request: labels[request] for request in labels if request in keeping}),
         over_time=frames.lookups_over_time(trace),
+        evictions=frames.evictions_over_time(trace),
         tally=frames.causes(trace),
         engines=engines,
         why=f"{_size(trace)} Drawn are the sends of the {number(mine['tokens'].max())}-token prompt with "
@@ -99,6 +101,7 @@ def _alone(trace: Trace) -> Telling:
         beside=blocks,
         stores=lookups.stored(seen, drafter=True),
         over_time=frames.lookups_over_time(trace),
+        evictions=frames.evictions_over_time(trace),
         tally=frames.causes(trace),
         engines={f"pid {one.pid}, {one.engine}": one for one in trace.headers},
         why=f"{_size(trace)} Drawn is {redact.clean(worst.request_id, limit=40)} ({reason}), with the sends of the "
@@ -149,5 +152,6 @@ def _nothing(*problems: str) -> Telling:
     empty, trace = frames.blocks([]), Trace()
     return Telling(
         blocks=empty, beside=empty, stores=frames.stores(trace, {}), over_time=frames.lookups_over_time(trace),
+        evictions=frames.evictions_over_time(trace),
         tally=frames.causes(trace), engines={}, problems=problems,
     )  # fmt: skip

@@ -13,6 +13,7 @@ on dark paper ``DARK`` gives each a lighter twin, so that labels in these colour
 | needed | grey | outline |
 | dropped | grey | dashed outline |
 | missing | vermilion | light with a strong edge, crossed, and named in text |
+| evicted | purple | thin, and named in text |
 | hit, miss, nothing to hit | blue, vermilion, grey | point, cross, ring |
 """
 
@@ -33,7 +34,14 @@ GREY, BLUE, GREEN, VERMILION, ORANGE, PURPLE, SKY = (
 )
 
 SEND_COLOURS = {"send 1 (cold)": GREY, "send 2": BLUE, "send 3": GREEN}
-BLOCK_COLOURS = {"stored": BLUE, "kept": BLUE, "needed": GREY, "dropped": GREY, "missing": VERMILION}
+BLOCK_COLOURS = {
+    "stored": BLUE,
+    "kept": BLUE,
+    "needed": GREY,
+    "dropped": GREY,
+    "missing": VERMILION,
+    "evicted": PURPLE,
+}
 LOOKUP_COLOURS = {"nothing to hit": GREY, "hit": BLUE, "miss": VERMILION}
 CLASS_COLOURS = {
     "identical": BLUE,

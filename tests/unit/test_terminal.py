@@ -84,6 +84,16 @@ def test_one_missing_block_of_thousands_shows() -> None:
     assert len(drawn) < 30
 
 
+def test_evicted_blocks_have_a_mark_of_their_own() -> None:
+    """What was stored and evicted is drawn apart from what was never stored, and the key explains it."""
+    base = look(read_trace(RECORDED), "cpu-2")
+    view = replace(base.groups[0], cached=((168, 190),), missing=((166, 168), (190, 199)), evicted=((190, 199),))
+    drawn = ruler(replace(base, groups=(view, base.groups[5])))
+    assert drawn[2].index("×") < drawn[2].index("█") < drawn[2].index("○")
+    assert "missing 166–167, 190–198 · evicted since 190–198" in drawn[3]
+    assert "○ evicted since" in drawn[-1]
+
+
 def test_what_was_not_scanned_is_not_called_missing() -> None:
     """Outside a scanned part a question mark stands, and the key explains it."""
     base = look(read_trace(RECORDED), "cpu-2")

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from prefixscope import charts, conclusions, display, frames, lookups
+from prefixscope import charts, conclusions, display, frames, lookups, material, resources
 from prefixscope.errors import TraceError
-from prefixscope.trace import Group, GroupView, Lookup, Stored, Trace, read_trace, subtract
+from prefixscope.sections import blocks
+from prefixscope.trace import Evicted, Group, GroupView, Incident, Lookup, Stored, Trace, read_trace, subtract
 
 RECORDED = Path(__file__).parents[1] / "data" / "trace-incident.jsonl"
 BLOCKS = 10_000
@@ -211,6 +212,17 @@ def test_ruler_of_40_groups_of_10_000_blocks(big: Trace) -> None:
     assert len(labels) <= 8 * 3
 
 
+def test_evicted_blocks_are_told_from_missing_ones(miss: Lookup) -> None:
+    """Blocks that were stored and evicted have a name and a look of their own, beside those that were never stored."""
+    view = replace(miss.groups[0], cached=((168, 190),), missing=((166, 168), (190, 199)), evicted=((190, 199),))
+    both = replace(miss, groups=(view, *miss.groups[5:]))
+    chart = charts.block_ruler(frames.blocks([both], labels={both.request_id: "send 2"}))
+    assert {"missing 166–167", "evicted 190–198"} <= set(texts(chart))
+    alone = replace(both, groups=(replace(view, missing=view.evicted), *miss.groups[5:]))
+    title = display.title_of(charts.block_ruler(frames.blocks([alone], labels={both.request_id: "send 2"})))
+    assert title == "send 2: blocks 190–198 of the sliding-window group are needed, once stored and evicted since"
+
+
 def test_one_missing_block_of_thousands_is_drawn(miss: Lookup) -> None:
     """A single missing block is wide enough to see, and ranges that a pixel can't part become one that says so."""
     group = Group(0, "full", 16, None, 1, False, None)
@@ -278,3 +290,51 @@ def test_a_run_notes_that_a_trace_from_elsewhere_was_drawn(tmp_path: Path) -> No
     lookups.view(str(tmp_path / "run"), trace=str(RECORDED))
     stage = Run(tmp_path / "run").manifest["stages"]["trace"]
     assert (stage["status"], stage["note"]) == ("skipped", "the notebook drew a trace from elsewhere")
+
+
+# --- evictions over time -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pressed(recorded: Trace) -> Trace:
+    """The recorded lookups, evictions half a minute later, and a reset after a minute."""
+    engine, start = recorded.headers[0].engine, recorded.lookups[0].t
+    return Trace(
+        headers=recorded.headers,
+        lookups=recorded.lookups,
+        evictions=[Evicted(start + 30, engine, 0, 40, ((0, 40),)), Evicted(start + 59, engine, 5, 10)],
+        incidents=[Incident(start + 60, engine, "reset", None)],
+    )
+
+
+def test_evictions_and_resets_over_time(recorded: Trace, pressed: Trace) -> None:
+    """Evicted blocks are counted per window, a reset crosses the figure, and the title says both."""
+    frame = frames.evictions_over_time(pressed)
+    assert len(frame) == 60
+    assert frame["evicted_blocks"].sum() == 50
+    assert frame["evicted_blocks"][30] == 40
+    assert frame["resets"].tolist() == [0] * 59 + [1]
+    assert frame["lookups"].sum() == len(recorded.lookups)
+    assert frame["share"].notna().sum() < 60
+    chart = charts.evictions_over_time(frame)
+    assert display.title_of(chart) == "50 blocks were evicted; the prefix cache was reset 1 time"
+    assert "blocks evicted" in texts(chart)
+    assert marks(chart, "rule") > marks(charts.evictions_over_time(frame.assign(resets=0)), "rule")
+
+
+def test_a_cache_without_pressure_has_no_such_figure(recorded: Trace) -> None:
+    """Where nothing was evicted and nothing reset there is nothing to draw."""
+    assert charts.evictions_over_time(frames.evictions_over_time(recorded)) is None
+
+
+def test_the_report_draws_evictions_only_where_there_were_some(pressed: Trace, recorded: Trace) -> None:
+    """The trace section has the figure of evictions for a trace that holds some, and not for one without."""
+    sample = material.gather(resources.data_path("sample", "run"))
+
+    def titles(trace: Trace) -> list[str]:
+        told = replace(sample.telling, evictions=frames.evictions_over_time(trace))
+        section = blocks.block_trace(replace(sample, telling=told))
+        return [display.title_of(one.chart) for one in section.figures if one.id == "blocks-evictions"]
+
+    assert titles(pressed) == ["50 blocks were evicted; the prefix cache was reset 1 time"]
+    assert titles(recorded) == []

@@ -7,6 +7,7 @@ Charts carry no colours of ink or paper: ``theme.vega_config`` gives them, light
 from __future__ import annotations
 
 from prefixscope.charts.clock import time_spent
+from prefixscope.charts.evictions import evictions_over_time
 from prefixscope.charts.hits import hits_by_length, hits_by_send
 from prefixscope.charts.lanes import block_range
 from prefixscope.charts.latency import first_token
@@ -22,6 +23,7 @@ __all__ = [
     "block_ruler",
     "cost_against_shortfall",
     "equality_matrix",
+    "evictions_over_time",
     "first_token",
     "hit_against_interval",
     "hits_by_length",

@@ -73,7 +73,7 @@ def lanes(part: pd.DataFrame) -> tuple[list[Lane], list[Lane]]:
             ranges.setdefault(state, []).append((start, stop))
         found.append(Lane(name, tuple(gids), size, ranges, empty, limiting))
     if len(found) > MOST_LANES:
-        found.sort(key=lambda lane: (not lane.limiting, "missing" not in lane.ranges))
+        found.sort(key=lambda lane: (not lane.limiting, not {"missing", "evicted"} & lane.ranges.keys()))
     return _named(found[:MOST_LANES]), found[MOST_LANES:]
 
 
@@ -181,7 +181,7 @@ def beyond(rest: Sequence[Lane]) -> str:
     """What a panel says of the lanes that it does not draw; empty where it draws all."""
     if not rest:
         return ""
-    lacking = sum("missing" in lane.ranges for lane in rest)
+    lacking = sum(bool({"missing", "evicted"} & lane.ranges.keys()) for lane in rest)
     groups = sum(len(lane.gids) for lane in rest)
     return f"; {groups:,} more groups not drawn" + (f", {lacking:,} with missing blocks" if lacking else "")
 

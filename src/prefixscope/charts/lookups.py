@@ -7,14 +7,13 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from prefixscope.charts.encoding import WIDTH, count_axis, inline
+from prefixscope.charts.encoding import WIDTH, count_axis, inline, time_unit
 from prefixscope.charts.titles import wrapped_title
 from prefixscope.quantities import count, number
 from prefixscope.theme import LOOKUP_COLOURS
 
 _SHAPES = {"nothing to hit": "circle", "hit": "circle", "miss": "cross"}
 """Drawn in this order: a miss is never hidden."""
-_UNITS = ((2 * 86_400, 86_400, "days"), (2 * 3_600, 3_600, "hours"), (300, 60, "minutes"), (0, 1, "seconds"))
 
 
 def lookups_over_time(frame: pd.DataFrame) -> Any:
@@ -26,7 +25,7 @@ def lookups_over_time(frame: pd.DataFrame) -> Any:
         return None
     misses, total = int(frame["misses"].sum()), int(frame["lookups"].sum())
     end = float(frame["stop_s"].max())
-    _, per_unit, unit = next(row for row in _UNITS if end >= row[0])
+    per_unit, unit = time_unit(end)
     since = f"{unit} since the first lookup"
     title = f"{number(misses)} of {count(total, 'lookup')} missed what an earlier request had brought"
     if not misses:

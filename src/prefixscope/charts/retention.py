@@ -62,8 +62,8 @@ def hit_against_interval(table: pd.DataFrame) -> Any:
     title = _interval_title(rows[rows["tokens"] == lengths[-1]], lengths[-1])
     layers, alone = [stems, points], not rows["measured"].any()
     words = (
-        f"Each stem is one interval {'predicted' if alone else 'measured'}, from left to right by prompt length; a mark "
-        "at 0 reuses nothing."
+        f"Each stem is one interval {'predicted' if alone else 'measured'}, from left to right by prompt length; a "
+        "mark at 0 reuses nothing."
     )
     if rows["predicted_2"].notna().any():
         ring = base.transform_filter("datum.predicted !== null").mark_point(

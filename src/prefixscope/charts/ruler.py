@@ -1,4 +1,4 @@
-"""The figure of a lookup's blocks: stored, needed and missing on one ruler of tokens."""
+"""The figure of a lookup's blocks: stored, needed, missing and evicted on one ruler of tokens."""
 
 from __future__ import annotations
 
@@ -23,23 +23,24 @@ from prefixscope.charts.titles import wrapped_title
 from prefixscope.quantities import number
 from prefixscope.theme import BLOCK_COLOURS
 
-_DRAWN = ("stored", "needed", "missing")
+_DRAWN = ("stored", "needed", "missing", "evicted")
+_ABSENT = {"missing": "needed and not stored", "evicted": "needed, once stored and evicted since"}
 _CROSSED_PX = 12.0
 
 
 def block_ruler(frame: pd.DataFrame) -> Any:
-    """KV cache groups as rows, blocks on one token axis, a panel per lookup: stored, needed and missing.
+    """KV cache groups as rows, blocks on one token axis, a panel per lookup: stored, needed, missing and evicted.
 
     ``frame`` is ``frames.blocks``. Groups with equal ranges are folded into one row and counted; the axis shows the
-    part where the hit is decided. Stored is a filled bar, needed an outline around it, missing a second fill with
-    its block numbers written out, so nothing rests on colour. Many rows are cut to those that end the hit. A first
-    send, which nothing could be stored for, is a line that says so.
+    part where the hit is decided. Stored is a filled bar, needed an outline around it, missing a second fill and
+    evicted a thin one, both with their block numbers written out, so nothing rests on colour. Many rows are cut to
+    those that end the hit. A first send, which nothing could be stored for, is a line that says so.
     """
     drawn = frame[frame["state"].isin(_DRAWN)]
     if not len(drawn):
         return None
     first = set(frame["request_id"]) - set(
-        frame.loc[(frame["state"] == "stored") | (frame["shared_tokens"] > 0), "request_id"]
+        frame.loc[frame["state"].isin(["stored", "evicted"]) | (frame["shared_tokens"] > 0), "request_id"]
     )
     window = ruler_window(frame)
     panels = []
@@ -54,31 +55,33 @@ def block_ruler(frame: pd.DataFrame) -> Any:
         if request in first:
             panels.append(_first_send(f"{text}; a first send, nothing of it is stored yet", window, axis_title=last))
             continue
-        blame = next((row for row in rows if "missing" in row.ranges), None)
+        blame = next(((row, state) for state in _ABSENT for row in rows if state in row.ranges), None)
         if blame is not None:
-            text += f"; {_missing(blame)} missing in the {_who(blame)}"
-            findings.append((head["send_label"], blame))
+            row, state = blame
+            text += f"; {_blocks(row, state)} {state} in the {_who(row)}"
+            findings.append((head["send_label"], row, state))
         panels.append(_panel(rows, window, int(head["prompt_tokens"]), text + beyond(rest), axis_title=last))
     if findings:
-        send, blame = findings[0]
-        verb = "is" if sum(stop - start for start, stop in blame.ranges["missing"]) == 1 else "are"
-        title = f"{send}: {_missing(blame)} of the {_who(blame)} {verb} needed and not stored"
+        send, row, state = findings[0]
+        verb = "is" if sum(stop - start for start, stop in row.ranges[state]) == 1 else "are"
+        title = f"{send}: {_blocks(row, state)} of the {_who(row)} {verb} {_ABSENT[state]}"
     elif first.issuperset(requests):
         title = "Only first sends: nothing of these prompts was stored yet"
     else:
         title = "Every needed block is stored"
     chart = alt.vconcat(*panels, spacing=26)
-    return chart.properties(
-        title=wrapped_title(title, "Filled: stored. Outline: needed to back the hit. Crossed: needed, not stored.")
-    )
+    key = "Filled: stored. Outline: needed to back the hit. Crossed: needed, not stored."
+    if (drawn["state"] == "evicted").any():
+        key += " Thin: evicted since."
+    return chart.properties(title=wrapped_title(title, key))
 
 
 def _who(lane: Lane) -> str:
     return lane.name.split(" · ")[0]
 
 
-def _missing(lane: Lane) -> str:
-    (start, stop), *more = lane.ranges["missing"]
+def _blocks(lane: Lane, state: str) -> str:
+    (start, stop), *more = lane.ranges[state]
     return blocks_named(start, stop) + (f" and {len(more):,} more ranges" if more else "")
 
 
@@ -103,15 +106,16 @@ def _panel(rows: list[Lane], window: Window, tokens: int, text: str, *, axis_tit
     names = [row.name for row in rows]
     data: list[dict[str, Any]] = []
     for row in rows:
-        stored, needed, missing = (spans(row, state, window) for state in _DRAWN)
+        stored, needed, missing, evicted = (spans(row, state, window) for state in _DRAWN)
         place([(span, False) for span in needed], window, most=1)
         widest = sorted(stored, key=lambda span: span["from"] - span["to"])
-        place([*((span, False) for span in missing), *((span, True) for span in widest)], window)
+        absent = [(span, False) for span in (*missing, *evicted)]
+        place([*absent, *((span, True) for span in widest)], window)
         for span in missing:
             span["middle"] = (span["from"] + span["to"]) / 2
             span["cross"] = span["to"] - span["from"] > window.tokens(_CROSSED_PX)
-        data += [*stored, *needed, *missing]
-        if row.empty and not missing:
+        data += [*stored, *needed, *missing, *evicted]
+        if row.empty and not absent:
             data.append({"row": row.name, "state": "empty", "from": window.low, "to": window.low, "label": row.empty})
     base = lane_base(data, names, window, axis_title=axis_title)
     spanned = base.encode(x2="to:Q")
@@ -130,6 +134,7 @@ def _panel(rows: list[Lane], window: Window, tokens: int, text: str, *, axis_tit
         .encode(x="middle:Q")
         .mark_point(shape="m-1,-1L1,1M1,-1L-1,1", filled=False, stroke=BLOCK_COLOURS["missing"], strokeWidth=2, size=24)
     )
+    evicted = spanned.transform_filter("datum.state === 'evicted'").mark_bar(height=6, color=BLOCK_COLOURS["evicted"])
     needed = spanned.transform_filter("datum.state === 'needed'").mark_bar(
         height=24, filled=False, strokeWidth=1.8, stroke=BLOCK_COLOURS["needed"]
     )
@@ -138,12 +143,13 @@ def _panel(rows: list[Lane], window: Window, tokens: int, text: str, *, axis_tit
         *lane_labels(base, "needed", dy=-20),
         *lane_labels(base, "stored", dy=21),
         *lane_labels(base, "missing", dy=21, **blame),
+        *lane_labels(base, "evicted", dy=21, **{**blame, "color": BLOCK_COLOURS["evicted"]}),
     ]
-    absent = base.transform_filter("datum.state === 'empty'").mark_text(dx=6, align="left").encode(text="label:N")
+    nothing = base.transform_filter("datum.state === 'empty'").mark_text(dx=6, align="left").encode(text="label:N")
     # A layer without data would have a scale without ends, and a browser warns of it.
     at_end = [{"at": tokens}] if tokens <= window.high else []
     end = [alt.Chart(inline(at_end)).mark_rule(strokeDash=[4, 3]).encode(x="at:Q")] if at_end else []
-    chart = alt.layer(stored, mixed, missing, crossed, needed, *end, *labels, absent)
+    chart = alt.layer(stored, mixed, missing, crossed, evicted, needed, *end, *labels, nothing)
     return chart.properties(width=WIDTH, height=66 * len(names), title=heading(text))
 
 

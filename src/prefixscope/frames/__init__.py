@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from prefixscope.frames.cache import blocks, group_label, groups, kept, lookups
 from prefixscope.frames.clock import servers, timeline
+from prefixscope.frames.evictions import evictions_over_time
 from prefixscope.frames.export import frames_to_csv
 from prefixscope.frames.outputs import answers, comparisons, equality
 from prefixscope.frames.predicted import predicted, predicted_cases
@@ -25,6 +26,7 @@ __all__ = [
     "crosscheck",
     "doubts",
     "equality",
+    "evictions_over_time",
     "frames_to_csv",
     "group_label",
     "groups",

@@ -60,6 +60,16 @@ def block_trace(material: Material) -> Section:
                 table=_tally(told.tally),
             )
         )
+    pressure = charts.evictions_over_time(told.evictions)
+    if pressure is not None:
+        figures.append(
+            Figure(
+                id=f"{section_id}-evictions",
+                chart=pressure,
+                before="What was cached can be evicted for newer blocks, or the whole cache reset. Hits that fall "
+                "where evictions begin want a larger cache; those that fall before have another cause.",
+            )
+        )
     findings, said = [], set()
     for label, cause in told.causes:
         findings.append((f"{label}: {cause_words(cause.cause)}", sentence(cause.sentence)))

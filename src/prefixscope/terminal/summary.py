@@ -252,6 +252,7 @@ def lookup_json(lookup: Lookup, cause: str) -> dict[str, Any]:
         "prompt_tokens": lookup.prompt_tokens,
         "hit_tokens": lookup.hit_tokens,
         "admitted_tokens": lookup.admitted_tokens,
+        "external_tokens": lookup.external_tokens,
         "missed_tokens": lookup.missed_tokens,
         "closest_id": lookup.closest_id,
         "common_tokens": lookup.common_tokens,
@@ -278,6 +279,7 @@ def _shown_json(lookup: Lookup) -> dict[str, Any]:
                 "stored": _lists(views[0].cached),
                 "needed": None if views[0].needed is None else list(views[0].needed),
                 "missing": _lists(views[0].missing),
+                "evicted": _lists(views[0].evicted),
             }
             for views in fold(lookup)
         ],

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from prefixscope.trace.events import our_id
 from prefixscope.trace.follow import Follower
-from prefixscope.trace.ranges import Range, Ranges, count, intersect, ranges_text, subtract
+from prefixscope.trace.ranges import Range, Ranges, count, intersect, ranges_text, subtract, union
 from prefixscope.trace.reader import files_of, read_trace
 from prefixscope.trace.records import (
     Evicted,
@@ -32,8 +32,8 @@ from prefixscope.trace.records import (
     Lookup,
     Step,
     Stored,
-    Trace,
 )
+from prefixscope.trace.whole import Trace
 
 __all__ = [
     "Evicted",
@@ -56,4 +56,5 @@ __all__ = [
     "ranges_text",
     "read_trace",
     "subtract",
+    "union",
 ]
