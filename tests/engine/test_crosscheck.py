@@ -30,7 +30,6 @@ def test_every_send_is_predicted_to_the_token(quick_run: QuickRun) -> None:
     assert not len(wrong), wrong[["config", "prompt", "send_label", "cached_tokens", "predicted_tokens"]].to_string()
     assert {"cold", "repeat", "control", "new_ending", "follow_up"} <= set(sent["send"])
     assert set(sent["predicted_by"]) == {"0.29.0"}
-    assert "in every" not in frames.load_run(quick_run.path)["stages"]["crosscheck"].get("error", "")
     assert frames.load_run(quick_run.path)["stages"]["crosscheck"]["status"] == "done"
 
 

@@ -45,6 +45,7 @@ def test_an_attached_run_ends_with_a_report_and_no_key(
         "report": "done",
         "trace": "left out",
         "sweep": "left out",
+        "crosscheck": "skipped",  # nothing was traced
     }
     assert {row["cached_tokens"] for row in Run(tmp_path / "run").rows("baseline") if row.get("send") == "repeat"} == {
         64,
