@@ -1,0 +1,219 @@
+"""The KV cache groups that this release's engine core makes of a model, from its ``config.json`` alone.
+
+vLLM's own code does all of it: its model class, built without memory (PyTorch's ``meta`` device), says what each layer
+caches, its speculator adds the drafter's layers, its platform sets the block sizes, and its engine core groups the
+layers. Only the executor is ours, which has no worker. It runs in a process of its own, because vLLM has one platform
+in a process, and this one is `pretend`'s.
+
+A request is ``{"config": {…}, "dtype": …, "tensor_parallel": 1, "kv_cache_dtype": …, "block_size": null,
+"drafter": null | {"method": …, "tokens": …, "config": {…} | null}}``; the answer is ``{"geometry": {…}}`` or
+``{"error": {…}}``.
+
+Source: ``vllm.v1.engine.core.EngineCore._initialize_kv_caches``, ``vllm.v1.worker.gpu.attn_utils.get_kv_cache_spec``,
+``vllm.v1.worker.gpu.spec_decode.init_speculator``, ``Platform.update_block_size_for_backend``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from . import pretend, versions
+from .building import Refused, quiet
+from .specs import spec_fields
+
+_MEMORY_BYTES = 1 << 50  # so that no model is refused for its size
+
+
+def in_a_process(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The geometry of a model.
+
+    Raises
+    ------
+    Refused
+        with the release's own words.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", __name__], input=json.dumps(asked), text=True, capture_output=True, check=False
+    )
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
+        raise Refused("model", last[0]) from None
+    if "error" in answer:
+        raise Refused(answer["error"]["about"], answer["error"]["message"])
+    geometry: dict[str, Any] = answer["geometry"]
+    return geometry
+
+
+def group(asked: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The geometry of a model; ``folder`` takes its config."""
+    config = _engine_config(asked, folder)
+    pretend.one_rank(config.parallel_config.tensor_parallel_size)
+    _build(config)
+    scheduler, worker = _kv_cache_configs(config)
+    return _geometry(config, scheduler, worker)
+
+
+def _engine_config(asked: Mapping[str, Any], folder: Path) -> Any:
+    from vllm.engine.arg_utils import EngineArgs
+
+    given: dict[str, Any] = {
+        "model": _write(folder / "model", asked["config"]),
+        "skip_tokenizer_init": True,
+        "enforce_eager": True,
+        "load_format": "dummy",
+        "enable_prefix_caching": True,
+        "dtype": asked.get("dtype") or "auto",
+        "kv_cache_dtype": asked.get("kv_cache_dtype") or "auto",
+        "tensor_parallel_size": int(asked.get("tensor_parallel") or 1),
+        "distributed_executor_backend": "mp",
+    }
+    if asked.get("block_size"):
+        given["block_size"] = int(asked["block_size"])
+    if drafter := asked.get("drafter"):
+        own = drafter.get("config")
+        given["speculative_config"] = {
+            "method": drafter["method"],
+            "model": _write(folder / "drafter", own) if own else given["model"],
+            "num_speculative_tokens": int(drafter["tokens"]),
+        }
+    return EngineArgs(**given).create_engine_config()
+
+
+def _write(folder: Path, config: Mapping[str, Any]) -> str:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return str(folder)
+
+
+def _build(config: Any) -> None:
+    """The model and its drafter, as modules that know their shapes: each attention layer enters itself in the config."""
+    import torch
+    from vllm.config import set_current_vllm_config
+    from vllm.model_executor import model_loader
+    from vllm.model_executor.model_loader.utils import initialize_model
+    from vllm.utils.torch_utils import set_default_torch_dtype
+
+    def build(vllm_config: Any, model_config: Any = None, **_: object) -> Any:
+        model_config = model_config or vllm_config.model_config
+        with set_default_torch_dtype(model_config.dtype), torch.device("meta"):
+            return initialize_model(vllm_config, model_config=model_config)
+
+    model_loader.get_model = build  # before the speculators take theirs
+    with set_current_vllm_config(config):
+        model = build(config)
+        if config.speculative_config is not None:
+            from vllm.v1.worker.gpu.spec_decode import init_speculator
+
+            init_speculator(config, torch.device("meta")).load_model(model)
+
+
+class _Executor:
+    """Answers the engine core as one worker's would."""
+
+    def __init__(self, config: Any) -> None:
+        self._config = config
+        self.kv_cache_configs: list[Any] = []
+
+    def get_kv_cache_specs(self) -> list[Any]:
+        from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec
+
+        return [get_kv_cache_spec(self._config)]
+
+    def get_supported_kv_cache_layouts(self) -> list[list[str]]:
+        from vllm.v1.worker.worker_base import WorkerBase
+
+        worker = WorkerBase.__new__(WorkerBase)
+        worker.vllm_config = self._config
+        return [worker.get_supported_kv_cache_layouts()]
+
+    def determine_available_memory(self) -> list[int]:
+        return [_MEMORY_BYTES]
+
+    def initialize_from_config(self, kv_cache_configs: list[Any]) -> None:
+        self.kv_cache_configs = kv_cache_configs
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *_, **__: None
+
+
+def _kv_cache_configs(config: Any) -> tuple[Any, Any]:
+    """The ``KVCacheConfig`` that the scheduler gets, and the workers'."""
+    from vllm.config import set_current_vllm_config
+    from vllm.platforms import current_platform
+    from vllm.v1.engine.core import EngineCore
+
+    core = EngineCore.__new__(EngineCore)
+    core.vllm_config, core.model_executor = config, _Executor(config)
+    core.available_gpu_memory_for_kv_cache = -1
+    with set_current_vllm_config(config):
+        current_platform.update_block_size_for_backend(config)
+        scheduler = core._initialize_kv_caches(config)
+    return scheduler, core.model_executor.kv_cache_configs[0]
+
+
+def _geometry(config: Any, scheduler: Any, worker: Any) -> dict[str, Any]:
+    from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
+
+    scheduler_block, hash_block = resolve_kv_cache_block_sizes(scheduler, config)
+    groups = []
+    for made, of_worker in zip(scheduler.kv_cache_groups, worker.kv_cache_groups, strict=True):
+        spec = made.kv_cache_spec
+        bundled = hasattr(of_worker.kv_cache_spec, "kv_cache_specs")  # such a spec already counts its layers' pages
+        groups.append(
+            {
+                "kind": versions.kind(spec),
+                "block_size": int(spec.block_size),
+                "window": versions.window(spec),
+                "layers": len(made.layer_names),
+                "drafter": versions.is_drafter(made),
+                "bytes_per_block": int(of_worker.kv_cache_spec.page_size_bytes)
+                * (1 if bundled else len(made.layer_names)),
+                "spec": type(spec).__name__,
+                "fields": spec_fields(spec),
+            }
+        )
+    import vllm
+
+    return {
+        "groups": groups,
+        "scheduler_block": int(scheduler_block),
+        "hash_block": int(hash_block),
+        "pool_blocks": None,
+        "release": str(vllm.__version__).split("+")[0],
+        "inferred": [f"attention backends and block sizes: as on one {pretend.DEVICE}"],
+    }
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # vLLM prints to stdout
+    quiet()
+    asked = json.loads(sys.stdin.read())
+    pretend.cuda()
+    from vllm.model_executor.models import registry
+
+    registry._run_in_subprocess = lambda function: function()
+    with tempfile.TemporaryDirectory(prefix="prefixscope-") as folder:
+        try:
+            answer: dict[str, Any] = {"geometry": group(asked, Path(folder))}
+        except Exception as error:  # whatever vLLM says of a config is an answer
+            if os.environ.get("PREFIXSCOPE_DEBUG"):
+                raise
+            answer = {"error": {"about": "model", "message": f"{type(error).__name__}: {error}"}}
+    answers.write(json.dumps(answer) + "\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    main()
