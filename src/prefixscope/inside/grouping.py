@@ -20,6 +20,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,7 @@ def _write(folder: Path, config: Mapping[str, Any]) -> str:
 def _build(config: Any) -> None:
     """The model and its drafter, as modules that know their shapes: each attention layer enters itself in the config."""
     import torch
+    import vllm
     from vllm.config import set_current_vllm_config
     from vllm.model_executor import model_loader
     from vllm.model_executor.model_loader.utils import initialize_model
@@ -113,7 +115,8 @@ def _build(config: Any) -> None:
         if config.speculative_config is not None:
             from vllm.v1.worker.gpu.spec_decode import init_speculator
 
-            init_speculator(config, torch.device("meta")).load_model(model)
+            states = () if versions.parse(vllm.__version__) < (0, 32) else (None,)  # those of requests: there are none
+            init_speculator(config, torch.device("meta"), *states).load_model(model)
 
 
 class _Executor:
@@ -199,20 +202,19 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # vLLM prints to stdout
     quiet()
-    asked = json.loads(sys.stdin.read())
     pretend.cuda()
     from vllm.model_executor.models import registry
 
     registry._run_in_subprocess = lambda function: function()
-    with tempfile.TemporaryDirectory(prefix="prefixscope-") as folder:
-        try:
-            answer: dict[str, Any] = {"geometry": group(asked, Path(folder))}
-        except Exception as error:  # whatever vLLM says of a config is an answer
-            if os.environ.get("PREFIXSCOPE_DEBUG"):
-                raise
-            answer = {"error": {"about": "model", "message": f"{type(error).__name__}: {error}"}}
-    answers.write(json.dumps(answer) + "\n")
-    answers.flush()
+    for line in sys.stdin:
+        with tempfile.TemporaryDirectory(prefix="prefixscope-") as folder:
+            try:
+                answer: dict[str, Any] = {"geometry": group(json.loads(line), Path(folder))}
+            except Exception as error:  # whatever vLLM says of a config is an answer
+                traceback.print_exc()
+                answer = {"error": {"about": "model", "message": f"{type(error).__name__}: {error}"}}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ compiled extensions that a CPU build lacks are empty modules. It must be called 
 
 from __future__ import annotations
 
+import importlib.machinery
 import os
 import sys
 import types
@@ -20,6 +21,7 @@ _EXTENSIONS = (
     "vllm._moe_C",
     "vllm._moe_C_stable_libtorch",
     "vllm._qutlass_C",
+    "vllm.third_party.deep_gemm",
     "vllm.vllm_flash_attn._vllm_fa2_C",
     "vllm.vllm_flash_attn._vllm_fa3_C",
 )
@@ -37,6 +39,12 @@ def cuda() -> None:
     from vllm.platforms.interface import DeviceCapability
 
     class Pretended(found.NonNvmlCudaPlatform):  # type: ignore[misc]
+        device_type = "meta"  # where layers put what they allocate: nothing is
+
+        @classmethod
+        def current_device(cls) -> Any:
+            return torch.device("meta")
+
         @classmethod
         def get_device_capability(cls, device_id: int = 0) -> Any:
             return DeviceCapability(*_CAPABILITY)
@@ -65,6 +73,10 @@ def cuda() -> None:
     # Looks which operators there are, and must see the truth.
     import vllm._custom_ops  # noqa: F401
 
+    from vllm.triton_utils import triton
+
+    triton.Config = _TritonConfig
+    torch.cuda.Stream = torch.cuda.Event = _Idle
     for name in _OPERATORS:
         setattr(torch.ops, name, _Operators(getattr(torch.ops, name)))
 
@@ -74,6 +86,10 @@ class _Empty(types.ModuleType):
 
     __file__ = "<none>"
     __path__: list[str] = []  # noqa: RUF012 (a module's own attribute)
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__spec__ = importlib.machinery.ModuleSpec(name, None)  # vLLM asks whether it is there by its spec
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -104,6 +120,20 @@ class _No:
         return self
 
 
+class _Idle:
+    """A CUDA stream or event that nothing is ever given to."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        return None
+
+
+class _TritonConfig:
+    """How a kernel would be launched; vLLM's stand-in for a missing Triton has none, and 0.32 chooses among some."""
+
+    def __init__(self, kwargs: dict[str, Any], num_warps: int = 4, num_stages: int = 3, **_: Any) -> None:
+        self.kwargs, self.num_warps, self.num_stages = kwargs, num_warps, num_stages
+
+
 def one_rank(tensor_parallel: int) -> None:
     """The first rank of that many, without a process group: layers only ask how many there are."""
     import torch
@@ -117,6 +147,10 @@ def one_rank(tensor_parallel: int) -> None:
             self.is_first_rank, self.is_last_rank = True, size == 1
             self.device = torch.device("meta")
             self.unique_name = "pretended"
+            self.device_group = self.cpu_group = self
+
+        def size(self) -> int:
+            return self.world_size
 
         def __getattr__(self, name: str) -> Any:
             if name.startswith("__"):
