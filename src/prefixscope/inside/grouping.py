@@ -6,8 +6,7 @@ layers. Only the executor is ours, which has no worker. It runs in a process of 
 in a process, and this one is `pretend`'s.
 
 A request is ``{"config": {…}, "dtype": …, "tensor_parallel": 1, "kv_cache_dtype": …, "block_size": null,
-"drafter": null | {"method": …, "tokens": …, "config": {…} | null}}``; the answer is ``{"geometry": {…}}`` or
-``{"error": {…}}``.
+"drafter": null | {"method": …, "tokens": …, "config": {…} | null}}``; the answer is a geometry, or ``{"error": …}``.
 
 Source: ``vllm.v1.engine.core.EngineCore._initialize_kv_caches``, ``vllm.v1.worker.gpu.attn_utils.get_kv_cache_spec``,
 ``vllm.v1.worker.gpu.spec_decode.init_speculator``, ``Platform.update_block_size_for_backend``.
@@ -32,26 +31,39 @@ from .specs import spec_fields
 _MEMORY_BYTES = 1 << 50  # so that no model is refused for its size
 
 
-def in_a_process(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The geometry of a model.
+class Grouper:
+    """The process that groups, started when it is first asked; it ends with the one that asks."""
 
-    Raises
-    ------
-    Refused
-        with the release's own words.
-    """
-    done = subprocess.run(
-        [sys.executable, "-m", __name__], input=json.dumps(asked), text=True, capture_output=True, check=False
-    )
-    try:
-        answer = json.loads(done.stdout)
-    except ValueError:
-        last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
-        raise Refused("model", last[0]) from None
-    if "error" in answer:
-        raise Refused(answer["error"]["about"], answer["error"]["message"])
-    geometry: dict[str, Any] = answer["geometry"]
-    return geometry
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def ask(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """The geometry of a model.
+
+        Raises
+        ------
+        Refused
+            with the release's own words.
+        """
+        if self._process is None or self._process.poll() is not None:
+            # Its tracebacks go where the worker's go.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(asked) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except OSError:
+            line = ""
+        if not line:
+            raise Refused("model", f"vLLM ended over this config (exit status {self._process.wait()})")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise Refused("model", answer["error"])
+        return answer
 
 
 def group(asked: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -188,14 +200,22 @@ def _geometry(config: Any, scheduler: Any, worker: Any) -> dict[str, Any]:
         )
     import vllm
 
+    backends = {layer.get_attn_backend().get_name() for layer in _layers(config)}
     return {
         "groups": groups,
         "scheduler_block": int(scheduler_block),
         "hash_block": int(hash_block),
         "pool_blocks": None,
         "release": str(vllm.__version__).split("+")[0],
-        "inferred": [f"attention backends and block sizes: as on one {pretend.DEVICE}"],
+        "inferred": [f"as on an {pretend.DEVICE}: attention backends {', '.join(sorted(backends))}"],
     }
+
+
+def _layers(config: Any) -> list[Any]:
+    from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+
+    found = config.compilation_config.static_forward_context.values()
+    return [layer for layer in found if isinstance(layer, AttentionLayerBase)]
 
 
 def main() -> None:
@@ -209,10 +229,10 @@ def main() -> None:
     for line in sys.stdin:
         with tempfile.TemporaryDirectory(prefix="prefixscope-") as folder:
             try:
-                answer: dict[str, Any] = {"geometry": group(json.loads(line), Path(folder))}
+                answer = group(json.loads(line), Path(folder))
             except Exception as error:  # whatever vLLM says of a config is an answer
                 traceback.print_exc()
-                answer = {"error": {"about": "model", "message": f"{type(error).__name__}: {error}"}}
+                answer = {"error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 

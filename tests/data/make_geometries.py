@@ -1,0 +1,100 @@
+"""Makes the groups in data/geometries anew from the model that each file names, by every release that is installed.
+
+``python tests/data/make_geometries.py [NAME…]``; `tests/engine/test_geometries.py` does the same and compares.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from prefixscope.replay import Geometry, Replayer, open_release
+from prefixscope.replay.releases import RELEASES
+
+FOLDER = Path(__file__).parents[2] / "data" / "geometries"
+FIRST = "0.29.0"  # whose groups a file begins with
+
+
+def grouped(replayer: Replayer, model: Mapping[str, Any], *, drafter: bool) -> dict[str, Any]:
+    """The groups that a release makes of a preset's model, as the file has them: like neighbours counted."""
+    made = replayer.group({**model, "drafter": model["drafter"] if drafter else None}).to_json()
+    groups: list[dict[str, Any]] = []
+    for group in made["groups"]:
+        last = groups[-1] if groups else {}
+        if {**last, "count": 1} == {**group, "count": 1}:
+            last["count"] += 1
+        else:
+            groups.append({**group, "count": 1})
+    return {"groups": groups, "scheduler_block": made["scheduler_block"], "hash_block": made["hash_block"]}
+
+
+def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two are the same geometry: fields of a spec that only one of the releases has do not count."""
+    blocks = [(each["scheduler_block"], each["hash_block"]) for each in (one, other)]
+    pairs = list(zip(one["groups"], other["groups"], strict=False))
+    return (
+        blocks[0] == blocks[1]
+        and len(one["groups"]) == len(other["groups"])
+        and all(_same_group(mine, theirs) for mine, theirs in pairs)
+    )
+
+
+def _same_group(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    mine, theirs = one["fields"], other["fields"]
+    shared = [name for name in mine if name in theirs]
+    return {**one, "fields": 0} == {**other, "fields": 0} and all(mine[name] == theirs[name] for name in shared)
+
+
+def variants(replayers: Iterable[Replayer], model: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every geometry that these releases make of a model, each with its releases."""
+    found: list[dict[str, Any]] = []
+    for replayer in replayers:
+        for drafter in (True, False):
+            made = grouped(replayer, model, drafter=drafter)
+            for one in found:
+                if one["with_drafter"] == drafter and same(one, made):
+                    one["releases"].append(replayer.release)
+                    break
+            else:
+                found.append({"releases": [replayer.release], "with_drafter": drafter, **made})
+    for one in found:
+        one["releases"].sort()
+        Geometry.from_json(one)
+    return found
+
+
+def main() -> None:
+    wanted = sys.argv[1:] or sorted(path.stem for path in FOLDER.glob("*.json"))
+    files = {name: json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")) for name in wanted}
+    # The first release begins the file; the others join it where they agree.
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in wanted}
+    for release in (FIRST, *(one for one in RELEASES if one != FIRST)):
+        with open_release(release) as replayer:
+            for name, file in files.items():
+                for made in variants([replayer], file["model"]):
+                    match = next(
+                        (o for o in found[name] if o["with_drafter"] == made["with_drafter"] and same(o, made)), None
+                    )
+                    if match is None:
+                        found[name].append(made)
+                    else:
+                        match["releases"] = sorted([*match["releases"], release])
+        print(release, flush=True)
+    for name, file in files.items():
+        first, *others = found[name]
+        text = {**{key: file[key] for key in ("about", "sources", "inferred", "model")}, **first, "variants": others}
+        (FOLDER / f"{name}.json").write_text(_json(text), encoding="utf-8")
+
+
+def _json(value: object) -> str:
+    """Indented, with lists of plain values on one line."""
+    text = json.dumps(value, indent=1, ensure_ascii=False)
+    return re.sub(r"\[[^\[\]{}]*\]", lambda found: re.sub(r"\s+", " ", found[0]), text) + "\n"
+
+
+if __name__ == "__main__":
+    main()
