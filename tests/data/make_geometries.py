@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from prefixscope.replay import Geometry, Replayer, open_release
+from prefixscope.errors import ReplayError
+from prefixscope.replay import Replayer, open_release
 from prefixscope.replay.releases import RELEASES
 
 FOLDER = Path(__file__).parents[2] / "data" / "geometries"
@@ -49,41 +51,38 @@ def _same_group(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return {**one, "fields": 0} == {**other, "fields": 0} and all(mine[name] == theirs[name] for name in shared)
 
 
-def variants(replayers: Iterable[Replayer], model: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every geometry that these releases make of a model, each with its releases."""
-    found: list[dict[str, Any]] = []
-    for replayer in replayers:
-        for drafter in (True, False):
-            made = grouped(replayer, model, drafter=drafter)
-            for one in found:
-                if one["with_drafter"] == drafter and same(one, made):
-                    one["releases"].append(replayer.release)
-                    break
-            else:
-                found.append({"releases": [replayer.release], "with_drafter": drafter, **made})
+def join(found: list[dict[str, Any]], release: str, made: Mapping[str, Any], *, drafter: bool) -> None:
+    """Adds a release to the geometry that it agrees with, or adds its own."""
     for one in found:
-        one["releases"].sort()
-        Geometry.from_json(one)
+        if one["with_drafter"] == drafter and same(one, made):
+            one["releases"] = sorted([*one["releases"], release])
+            return
+    found.append({"releases": [release], "with_drafter": drafter, **made})
+
+
+def ask(release: str, files: Mapping[str, Any]) -> list[tuple[str, bool, dict[str, Any]]]:
+    """What one release makes of every file's model: name, with the drafter, groups."""
+    found = []
+    with open_release(release) as replayer:
+        for name, file in files.items():
+            for drafter in (True, False):
+                try:
+                    found.append((name, drafter, grouped(replayer, file["model"], drafter=drafter)))
+                except ReplayError as error:
+                    print(f"left out: {name}, {error}", flush=True)
+    print(release, flush=True)
     return found
 
 
 def main() -> None:
     wanted = sys.argv[1:] or sorted(path.stem for path in FOLDER.glob("*.json"))
     files = {name: json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")) for name in wanted}
-    # The first release begins the file; the others join it where they agree.
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in wanted}
-    for release in (FIRST, *(one for one in RELEASES if one != FIRST)):
-        with open_release(release) as replayer:
-            for name, file in files.items():
-                for made in variants([replayer], file["model"]):
-                    match = next(
-                        (o for o in found[name] if o["with_drafter"] == made["with_drafter"] and same(o, made)), None
-                    )
-                    if match is None:
-                        found[name].append(made)
-                    else:
-                        match["releases"] = sorted([*match["releases"], release])
-        print(release, flush=True)
+    releases = [FIRST, *(one for one in RELEASES if one != FIRST)]
+    with ThreadPoolExecutor(max_workers=3) as together:
+        for release, made in zip(releases, together.map(lambda one: ask(one, files), releases), strict=True):
+            for name, drafter, groups in made:
+                join(found[name], release, groups, drafter=drafter)
     for name, file in files.items():
         first, *others = found[name]
         text = {**{key: file[key] for key in ("about", "sources", "inferred", "model")}, **first, "variants": others}

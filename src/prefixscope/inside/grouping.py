@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import pretend, versions
+from . import engine_api, pretend, versions
 from .building import Refused, quiet
 from .specs import spec_fields
 
@@ -98,7 +98,7 @@ def _engine_config(asked: Mapping[str, Any], folder: Path) -> Any:
             "model": _write(folder / "drafter", own) if own else given["model"],
             "num_speculative_tokens": int(drafter["tokens"]),
         }
-    return EngineArgs(**given).create_engine_config()
+    return engine_api.without_kernels(EngineArgs(**given).create_engine_config())
 
 
 def _write(folder: Path, config: Mapping[str, Any]) -> str:
@@ -108,9 +108,8 @@ def _write(folder: Path, config: Mapping[str, Any]) -> str:
 
 
 def _build(config: Any) -> None:
-    """The model and its drafter, as modules that know their shapes: each attention layer enters itself in the config."""
+    """The model and its drafter, as modules that know their shapes: each layer that caches enters the config."""
     import torch
-    import vllm
     from vllm.config import set_current_vllm_config
     from vllm.model_executor import model_loader
     from vllm.model_executor.model_loader.utils import initialize_model
@@ -125,10 +124,7 @@ def _build(config: Any) -> None:
     with set_current_vllm_config(config):
         model = build(config)
         if config.speculative_config is not None:
-            from vllm.v1.worker.gpu.spec_decode import init_speculator
-
-            states = () if versions.parse(vllm.__version__) < (0, 32) else (None,)  # those of requests: there are none
-            init_speculator(config, torch.device("meta"), *states).load_model(model)
+            engine_api.add_drafter(config, model, torch.device("meta"))
 
 
 class _Executor:

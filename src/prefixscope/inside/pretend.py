@@ -72,7 +72,6 @@ def cuda() -> None:
     platforms._current_platform = Pretended()
     # Looks which operators there are, and must see the truth.
     import vllm._custom_ops  # noqa: F401
-
     from vllm.triton_utils import triton
 
     triton.Config = _TritonConfig

@@ -2,8 +2,8 @@
 
 A request line is ``{"id": n, "op": "replay", "geometry": …, "setting": …, "requests": […], …}``; the answers are
 ``{"id": n, "rows": […]}`` as they come, then ``{"id": n, "done": {…}}``, or ``{"id": n, "error": {…}}``. One line
-comes first: ``{"ready": "0.29.0"}``. It ends when its input does. ``{"id": n, "op": "group", "model": {…}}`` is answered
-with the geometry of a model, see `grouping`.
+comes first: ``{"ready": "0.29.0"}``. It ends when its input does. ``{"id": n, "op": "group", "model": {…}}`` is
+answered with the geometry of a model, see `grouping`.
 
 | request field | meaning |
 |---|---|

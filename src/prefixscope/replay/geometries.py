@@ -1,8 +1,8 @@
 """Geometries by name, from a file, and from a model's ``config.json``.
 
-A shipped one (``data/geometries/NAME.json``) holds the KV cache groups that vLLM 0.29.0 makes with the drafter on, where
-another release or a server without the drafter comes to other groups those too (``variants``), and the model's config
-fields that all of them were made from, so that any release can make them again.
+A shipped one (``data/geometries/NAME.json``) holds the KV cache groups that vLLM 0.29.0 makes with the drafter on,
+those that another release or a server without the drafter makes where they differ (``variants``), and the model's
+config that all of them were made from, so that any release can make them again.
 """
 
 from __future__ import annotations
@@ -122,7 +122,11 @@ def load(name: str | Path, *, release: str = "0.29.0", drafter: bool = True) -> 
         return preset(text).geometry(release, drafter=drafter)
     value = _read(Path(text))
     if "groups" not in value:
-        has = "a model's config" if "architectures" in value else f"neither a geometry nor a model's config: {_keys(value)}"
+        has = (
+            "a model's config"
+            if "architectures" in value
+            else f"neither a geometry nor a model's config: {_keys(value)}"
+        )
         raise ReplayError(
             f"{text} is no geometry",
             cause=f"it holds {has}",
@@ -195,7 +199,9 @@ def _read(path: Path) -> dict[str, Any]:
             remedy=f"give a file that is there, or a shipped geometry: {', '.join(names())}",
         ) from error
     except ValueError as error:
-        raise ReplayError(f"{path} is not JSON: {error}", remedy="give a geometry or a model's config as JSON") from error
+        raise ReplayError(
+            f"{path} is not JSON: {error}", remedy="give a geometry or a model's config as JSON"
+        ) from error
     if not isinstance(value, dict):
         raise ReplayError(
             f"{path} holds a JSON {type(value).__name__}, not an object",

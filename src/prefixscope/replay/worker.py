@@ -257,7 +257,7 @@ class Replayer:
             return ReplayError(
                 f"vLLM {self.release} makes no KV cache groups of this model's config: {_one_line(message)}",
                 cause="the release does not know the architecture, the config lacks a field, or a kernel is needed",
-                remedy="take the geometry from a trace: prefixscope trace kit DIR, then prefixscope predict --trace FILE",
+                remedy="take the geometry from a trace of its server: prefixscope predict --trace FILE",
             )
         interval, block = asked["setting"].get("interval"), asked["geometry"]["scheduler_block"]
         if error["about"] == "interval" and isinstance(interval, int):
