@@ -85,14 +85,20 @@ def main() -> None:
                 join(found[name], release, groups, drafter=drafter)
     for name, file in files.items():
         first, *others = found[name]
-        text = {**{key: file[key] for key in ("about", "sources", "inferred", "model")}, **first, "variants": others}
+        head = {
+            "about": file["about"],
+            "origin": f"the shipped geometry {name}",
+            "drafter_tokens": file["model"]["drafter"]["tokens"],
+            **{key: file[key] for key in ("sources", "inferred", "model")},
+        }
+        text = {**head, **first, "variants": others}
         (FOLDER / f"{name}.json").write_text(_json(text), encoding="utf-8")
 
 
 def _json(value: object) -> str:
     """Indented, with lists of plain values on one line."""
     text = json.dumps(value, indent=1, ensure_ascii=False)
-    return re.sub(r"\[[^\[\]{}]*\]", lambda found: re.sub(r"\s+", " ", found[0]), text) + "\n"
+    return re.sub(r"\[\s*([^\[\]{}]*?)\s*\]", lambda found: "[" + re.sub(r"\s+", " ", found[1]) + "]", text) + "\n"
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ Source: ``vllm.v1.engine.core.EngineCore._initialize_kv_caches``, ``vllm.v1.work
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -191,7 +192,7 @@ def _geometry(config: Any, scheduler: Any, worker: Any) -> dict[str, Any]:
                 "bytes_per_block": int(of_worker.kv_cache_spec.page_size_bytes)
                 * (1 if bundled else len(made.layer_names)),
                 "spec": type(spec).__name__,
-                "fields": spec_fields(spec),
+                "fields": _told(spec),
             }
         )
     import vllm
@@ -205,6 +206,12 @@ def _geometry(config: Any, scheduler: Any, worker: Any) -> dict[str, Any]:
         "release": str(vllm.__version__).split("+")[0],
         "inferred": [f"as on an {pretend.DEVICE}: attention backends {', '.join(sorted(backends))}"],
     }
+
+
+def _told(spec: Any) -> dict[str, Any]:
+    """The fields of a spec that are not as they are anyway: another release may lack those, or call them otherwise."""
+    usual = {one.name: one.default for one in dataclasses.fields(spec)}
+    return {name: value for name, value in spec_fields(spec).items() if getattr(spec, name) != usual[name]}
 
 
 def _layers(config: Any) -> list[Any]:

@@ -92,6 +92,7 @@ def preset(name: str) -> Preset:
             remedy=f"use one of {', '.join(names())}; a file; or a server's own groups: --trace FILE",
         )
     value = _read(data_path("geometries", f"{name}.json"))
+    shared = {key: value[key] for key in ("origin", "inferred")}
     return Preset(
         name=name,
         about=value["about"],
@@ -99,14 +100,10 @@ def preset(name: str) -> Preset:
         inferred=tuple(value["inferred"]),
         model=value["model"],
         variants=tuple(
-            (tuple(one["releases"]), bool(one["with_drafter"]), Geometry.from_json({**_origin(name, value), **one}))
+            (tuple(one["releases"]), bool(one["with_drafter"]), Geometry.from_json({**shared, **one}))
             for one in (value, *value["variants"])
         ),
     )
-
-
-def _origin(name: str, value: Mapping[str, Any]) -> dict[str, Any]:
-    return {"origin": f"the shipped geometry {name}", "inferred": value["inferred"]}
 
 
 def load(name: str | Path, *, release: str = "0.29.0", drafter: bool = True) -> Geometry:
