@@ -1,6 +1,6 @@
 """Makes the groups in data/geometries anew from the model that each file names, by every release that is installed.
 
-``python tests/data/make_geometries.py [NAME…]``; `tests/engine/test_geometries.py` does the same and compares.
+``python tests/data/make_geometries.py [NAME…]``; `tests/engine/test_grouping.py` does the same and compares.
 """
 
 from __future__ import annotations
@@ -35,20 +35,8 @@ def grouped(replayer: Replayer, model: Mapping[str, Any], *, drafter: bool) -> d
 
 
 def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two are the same geometry: fields of a spec that only one of the releases has do not count."""
-    blocks = [(each["scheduler_block"], each["hash_block"]) for each in (one, other)]
-    pairs = list(zip(one["groups"], other["groups"], strict=False))
-    return (
-        blocks[0] == blocks[1]
-        and len(one["groups"]) == len(other["groups"])
-        and all(_same_group(mine, theirs) for mine, theirs in pairs)
-    )
-
-
-def _same_group(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    mine, theirs = one["fields"], other["fields"]
-    shared = [name for name in mine if name in theirs]
-    return {**one, "fields": 0} == {**other, "fields": 0} and all(mine[name] == theirs[name] for name in shared)
+    """Whether two are the same geometry, to the field."""
+    return all(one[key] == other[key] for key in ("groups", "scheduler_block", "hash_block"))
 
 
 def join(found: list[dict[str, Any]], release: str, made: Mapping[str, Any], *, drafter: bool) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from prefixscope.errors import ReplayError
-from prefixscope.replay import RELEASES, geometries
+from prefixscope.replay import RELEASES, Geometry, geometries
 
 
 @pytest.mark.parametrize("name", geometries.names())
@@ -33,6 +33,18 @@ def test_the_incidents_geometry() -> None:
             ("full", 64, None, 8),
         ]
         assert (found.scheduler_block, found.hash_block, found.bytes_per_block) == (64, 16, 1 << 20)
+
+
+def test_geometry_of_another_release() -> None:
+    """Where the drafter shares the model's KV cache, 0.31 and 0.32 take the full group for the drafter's."""
+    found = geometries.load("gemma-4-12b")
+    drafters = {release: [g.drafter for g in found.on(release, drafter=True).groups] for release in RELEASES}
+    assert [release for release, flags in drafters.items() if any(flags)] == ["0.31.0", "0.32.0"]
+    assert drafters["0.31.0"] == [False] * 5 + [True]
+    assert found.on("0.29.0", drafter=True) == found.on("0.27.0", drafter=True) == found
+    alone = Geometry.from_json(found.to_json())
+    assert alone.groups == found.groups
+    assert alone.on("0.31.0", drafter=True) == alone
 
 
 def test_draft_tokens_change_the_block_of_a_gdn_hybrid() -> None:

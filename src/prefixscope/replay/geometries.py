@@ -39,7 +39,7 @@ class Preset:
     """A shipped geometry.
 
     ``sources`` say where its numbers come from, ``inferred`` which of them nobody published. ``model`` is what
-    `Replayer.group` takes to make it again. ``variants`` are (releases, with the drafter, geometry).
+    `Replayer.group` takes to make it again. ``made`` is what 0.29.0 makes with the drafter, and its variants.
     """
 
     name: str
@@ -47,7 +47,8 @@ class Preset:
     sources: tuple[str, ...]
     inferred: tuple[str, ...]
     model: Mapping[str, Any]
-    variants: tuple[tuple[tuple[str, ...], bool, Geometry], ...]
+    releases: tuple[str, ...]
+    made: Geometry
 
     @property
     def drafter_tokens(self) -> int:
@@ -62,13 +63,11 @@ class Preset:
         ReplayError
             where the release was never asked, or does not know the model.
         """
-        for releases, with_drafter, geometry in self.variants:
-            if release in releases and with_drafter == drafter:
-                return geometry
-        known = sorted({one for releases, _, _ in self.variants for one in releases})
+        if release in self.releases:
+            return self.made.on(release, drafter=drafter)
         raise ReplayError(
             f"the geometry {self.name} is not known for vLLM {release}",
-            cause=f"it was made for {', '.join(known)}",
+            cause=f"it was made for {', '.join(self.releases)}",
             remedy=f"choose one of them with --vllm, or another geometry: {', '.join(names())}",
         )
 
@@ -92,22 +91,19 @@ def preset(name: str) -> Preset:
             remedy=f"use one of {', '.join(names())}; a file; or a server's own groups: --trace FILE",
         )
     value = _read(data_path("geometries", f"{name}.json"))
-    shared = {key: value[key] for key in ("origin", "inferred")}
     return Preset(
         name=name,
         about=value["about"],
         sources=tuple(value["sources"]),
         inferred=tuple(value["inferred"]),
         model=value["model"],
-        variants=tuple(
-            (tuple(one["releases"]), bool(one["with_drafter"]), Geometry.from_json({**shared, **one}))
-            for one in (value, *value["variants"])
-        ),
+        releases=tuple(sorted({release for one in (value, *value["variants"]) for release in one["releases"]})),
+        made=Geometry.from_json(value),
     )
 
 
 def load(name: str | Path, *, release: str = "0.29.0", drafter: bool = True) -> Geometry:
-    """A geometry by the name of a shipped one, or from a file; a file's is the same for every release.
+    """A geometry by the name of a shipped one, or from a file; what it is on other releases, `Geometry.on` says.
 
     Raises
     ------
@@ -129,7 +125,7 @@ def load(name: str | Path, *, release: str = "0.29.0", drafter: bool = True) -> 
             cause=f"it holds {has}",
             remedy=f"--config {text}" if "architectures" in value else "give a JSON file with groups, or --trace FILE",
         )
-    return Geometry.from_json(value)
+    return Geometry.from_json(value).on(release, drafter=drafter)
 
 
 def from_config(
