@@ -1,5 +1,6 @@
 """What a server would hit, from the engine's own scheduler: no GPU, no weights, no server."""
 
+from prefixscope.replay import geometries
 from prefixscope.replay.case import (
     Case,
     Geometry,
@@ -32,6 +33,7 @@ __all__ = [
     "Share",
     "ask",
     "choose_releases",
+    "geometries",
     "install_line",
     "open_release",
     "parse_tokens",
