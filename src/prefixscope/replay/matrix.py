@@ -43,7 +43,10 @@ class Probe:
 def ask_probes(replayer: Replayer, geometry: Geometry, *, tokens: int, drafter: int | None) -> list[Probe]:
     """Every probe that this release and setting have an answer to; ``tokens`` is the prompt's length."""
     found: list[Probe] = []
-    multiple = max(1, tokens // geometry.scheduler_block) * geometry.scheduler_block
+    block = geometry.scheduler_block
+    multiple = max(1, tokens // block) * block
+    if tokens == multiple:
+        tokens = max(1, tokens - block // 2)  # the other probes are not about exact multiples
     for probe in PROBES:
         if probe == "legacy" and (drafter is None or not found[0].lookahead_tokens):
             continue
