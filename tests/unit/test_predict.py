@@ -406,7 +406,7 @@ def test_the_page_holds_figures_and_rows(tmp_path: Path) -> None:
     grid = Grid(geometry=hostile, lengths=(1600, 6392), intervals=(None, 1024, 2048), drafters=(7,))
     made = prediction(grid=grid, survey=Survey(cells=[*OLD, *NEW], probes=PROBES, heat=heat_cells()))
     page = render_prediction(made, tmp_path / "page.html").read_text("utf-8")
-    assert page.count("<noscript><svg") == 3
+    assert page.count("<noscript>") == 3
     assert "data:application/json;base64," in page
     assert "Unpressured recommendation" in page
     assert "<script>window" not in page
