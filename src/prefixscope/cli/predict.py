@@ -15,7 +15,7 @@ from prefixscope.errors import ReplayError
 
 if TYPE_CHECKING:
     from prefixscope.cli.exits import Commands
-    from prefixscope.replay import Geometry
+    from prefixscope.replay import Geometry, Replayer
     from prefixscope.setting import Interval
     from prefixscope.trace import Header
 
@@ -31,30 +31,41 @@ def _predict(options: argparse.Namespace) -> int:
 
     asked = replay.read_prompts(Path(options.prompts)) if options.prompts else replay.parse_tokens(options.tokens)
     shares = replay.thinned(asked)
-    geometry, drafter, header = _geometry(options)
+    wanted = _releases(options.vllm)
+    intervals = None if options.intervals is None else _intervals(options.intervals)
+    found, missing = replay.choose_releases(wanted)
+    given, drafter, header = (None, None, None) if options.config else _geometry(options)
     if options.drafter is not None:
         drafter = options.drafter or None
-    intervals = replay.default_intervals(geometry) if options.intervals is None else _intervals(options.intervals)
-    wanted = _releases(options.vllm)
-    if header is not None and header.interval not in intervals:
-        intervals = (*intervals, header.interval)  # the server's own
-    if header is not None and wanted is None:
-        wanted = [*replay.RELEASES, header.version]
-    found, missing = replay.choose_releases(wanted)
+    if header is not None:
+        if wanted is None and header.version not in found:
+            found, missing = replay.choose_releases([*replay.RELEASES, header.version])
+        if intervals is not None and header.interval not in intervals:
+            intervals = (*intervals, header.interval)  # the server's own
+    here = DEFAULT if DEFAULT in found and wanted is None else found[0]
+
+    def geometry_on(replayer: Replayer) -> Geometry:
+        if given is not None:
+            return given.on(replayer.release, drafter=drafter is not None)
+        speculation = None if drafter is None else replay.geometries.Drafter(method="mtp", tokens=drafter)
+        return replay.geometries.from_config(replayer, options.config, drafter=speculation)
+
+    _say(f"asking vLLM {', '.join(found)}" + (f"; not installed here: {', '.join(missing)}" if missing else ""))
+    with replay.open_release(here) as replayer:
+        geometry = geometry_on(replayer)
     grid = replay.Grid(
         geometry=geometry,
         lengths=tuple(sorted({one.tokens for one in shares})),
-        intervals=tuple(sorted(intervals, key=lambda one: one is not None)),  # defaults first: they are asked once
+        # Defaults first: what they resolve to is not asked again.
+        intervals=None if intervals is None else tuple(sorted(intervals, key=lambda one: one is not None)),
         drafters=(drafter,),
         pool_blocks=options.pool_blocks,
     )
-    heat = replay.heat_grid(grid) if options.out else None
-    _say(f"asking vLLM {', '.join(found)}" + (f"; not installed here: {', '.join(missing)}" if missing else ""))
-    answers = replay.survey(grid, found, heat=heat, told=_Told())
+    answers = replay.survey(grid, found, heat=bool(options.out), geometry_on=geometry_on, told=_Told())
     if header is not None:
         now = Now(release=header.version, interval=header.interval, known=True)
     else:
-        now = Now(release=found[0] if options.vllm or DEFAULT not in found else DEFAULT)
+        now = Now(release=here)
     prediction = Prediction(grid=grid, survey=answers, asked=asked, shares=shares, now=now, missing=tuple(missing))
     if options.out:
         _say(f"wrote {render_prediction(prediction, Path(options.out))}")
@@ -97,6 +108,8 @@ def _geometry(options: argparse.Namespace) -> tuple[Geometry, int | None, Header
         raise ReplayError(
             f"the geometry {path} can't be read: {reason}", remedy="give a JSON file with groups, or --trace FILE"
         ) from error
+    if isinstance(value, dict) and "architectures" in value:
+        raise ReplayError(f"{path} is no geometry", cause="it holds a model's config", remedy=f"--config {path}")
     return Geometry.from_json(value), _draft_tokens(value), None
 
 
@@ -163,6 +176,9 @@ def add(commands: Commands) -> None:
     )
     where = predict.add_mutually_exclusive_group(required=True)
     where.add_argument("--geometry", metavar="NAME|FILE", help="a model's KV cache groups: a shipped one, or a file")
+    where.add_argument(
+        "--config", metavar="DIR|FILE", help="a model's config.json: each release groups its layers itself"
+    )
     where.add_argument("--trace", metavar="FILE", help="a server's own groups and settings, from its trace")
     what = predict.add_mutually_exclusive_group()
     what.add_argument(

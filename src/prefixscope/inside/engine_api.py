@@ -4,6 +4,8 @@
 |---|---|---|---|---|
 | interval | environment variable; unset is dense | `EngineArgs`, which resolves an unset one | same | same |
 | block hasher | hash block, function | same | same | and the lookahead tokens of the config |
+| speculator of the model runner | config, device | same | same, and the states of requests from 0.32 | same |
+| kernels that are compiled early | – | – | 0.30: while the model is built | – |
 | platform | CPU build | CPU build | CPU build | GPU build: the CPU platform is put in its place |
 """
 
@@ -161,6 +163,22 @@ def make_request(
         cache_salt=salt,
         block_hasher=hasher,
     )
+
+
+def without_kernels(config: Any) -> Any:
+    """The same config, told not to compile kernels while a model is built."""
+    kernels: Any = getattr(config, "kernel_config", None)
+    if hasattr(kernels, "enable_jit_warmup"):
+        kernels.enable_jit_warmup = False
+    return config
+
+
+def add_drafter(config: Any, model: Any, device: Any) -> None:
+    """Builds the drafter of a config beside its model, as the model runner does: its layers enter the config."""
+    from vllm.v1.worker.gpu.spec_decode import init_speculator
+
+    states = (None,) if versions.parse(_release()) >= (0, 32) else ()
+    init_speculator(config, device, *states).load_model(model)
 
 
 class Evictions:

@@ -1,5 +1,6 @@
 """What a server would hit, from the engine's own scheduler: no GPU, no weights, no server."""
 
+from prefixscope.replay import geometries
 from prefixscope.replay.case import (
     Case,
     Geometry,
@@ -37,6 +38,7 @@ __all__ = [
     "ask",
     "choose_releases",
     "default_intervals",
+    "geometries",
     "heat_grid",
     "install_line",
     "open_release",

@@ -39,11 +39,21 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """What these releases make of a model, with its drafter or without."""
+
+    releases: tuple[str, ...]
+    drafter: bool
+    geometry: Geometry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Geometry:
     """The KV cache groups of a server and the block sizes that its engine resolved.
 
     ``origin`` says where it comes from, in words; ``release`` is the one that grouped the layers, empty where a person
-    did. ``pool_blocks`` is the server's own pool, shared by all groups; None where nobody knows.
+    did. ``pool_blocks`` is the server's own pool, shared by all groups; None where nobody knows. ``variants`` are what
+    other releases, or a server without the drafter, make of the same model; see `on`.
     """
 
     groups: tuple[Group, ...]
@@ -53,6 +63,7 @@ class Geometry:
     origin: str = ""
     release: str = ""
     inferred: tuple[str, ...] = ()
+    variants: tuple[Variant, ...] = ()
 
     @classmethod
     def from_header(cls, header: Header) -> Geometry:
@@ -110,6 +121,14 @@ class Geometry:
                 origin=str(value.get("origin", "")),
                 release=str(value.get("release", "")),
                 inferred=tuple(value.get("inferred", ())),
+                variants=tuple(
+                    Variant(
+                        releases=tuple(one["releases"]),
+                        drafter=bool(one["with_drafter"]),
+                        geometry=cls.from_json({**_shared(value), **one}),
+                    )
+                    for one in value.get("variants", ())
+                ),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ReplayError(
@@ -126,13 +145,26 @@ class Geometry:
             if group.fields:
                 row["fields"] = json.loads(group.fields)
             groups.append(row)
-        return {**{key: value for key, value in asdict(self).items() if key != "groups"}, "groups": groups}
+        left_out = ("groups", "variants")
+        return {**{key: value for key, value in asdict(self).items() if key not in left_out}, "groups": groups}
+
+    def on(self, release: str, *, drafter: bool) -> Geometry:
+        """The geometry of the same model on that release, with its drafter or without; this one where none is known."""
+        for one in self.variants:
+            if release in one.releases and one.drafter == drafter:
+                return one.geometry
+        return self
 
     @property
     def bytes_per_block(self) -> int | None:
         """Bytes of one block of the pool: the largest group's; None where no group says."""
         known = [group.bytes_per_block for group in self.groups if group.bytes_per_block]
         return max(known) if known else None
+
+
+def _shared(value: Mapping[str, Any]) -> dict[str, Any]:
+    """What a geometry's variants have in common with it."""
+    return {key: value[key] for key in ("origin", "inferred", "pool_blocks") if key in value}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

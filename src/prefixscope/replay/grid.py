@@ -56,12 +56,13 @@ class Grid:
     """What to ask each release: ``intervals`` × ``lengths`` × ``patterns`` × ``sends``, with each of ``drafters``.
 
     ``lengths`` are prompt tokens. The interval None, the release's default, comes first; one that it resolves to is not
-    asked again. A drafter is its draft tokens, None for none.
+    asked again; without intervals those of the sweep are asked, as the geometry takes them. A drafter is its draft
+    tokens, None for none.
     """
 
     geometry: Geometry
     lengths: tuple[int, ...]
-    intervals: tuple[Interval, ...]
+    intervals: tuple[Interval, ...] | None = None
     drafters: tuple[int | None, ...] = (None,)
     patterns: tuple[str, ...] = PATTERNS
     sends: int = SENDS
@@ -72,8 +73,13 @@ class Grid:
         return [
             ServerSetting(interval=interval, drafter_tokens=drafter, pool_blocks=self.pool_blocks)
             for drafter in self.drafters
-            for interval in self.intervals
+            for interval in self.chosen_intervals
         ]
+
+    @property
+    def chosen_intervals(self) -> tuple[Interval, ...]:
+        """The intervals that were given, or those of the sweep."""
+        return default_intervals(self.geometry) if self.intervals is None else self.intervals
 
     @property
     def sends_per_replay(self) -> int:
@@ -83,7 +89,7 @@ class Grid:
     @property
     def total_sends(self) -> int:
         """Requests of one release."""
-        return self.sends_per_replay * len(self.intervals) * len(self.drafters)
+        return self.sends_per_replay * len(self.chosen_intervals) * len(self.drafters)
 
     def requests(self, drafter: int | None) -> list[Request]:
         """The sends of every prompt, with a reset before each first one."""
@@ -233,7 +239,7 @@ def heat_grid(grid: Grid, *, columns: int = 100, rows: int = 20) -> Grid:
     step = max(1, -(-longest // (block * columns)))
     lengths = tuple(block * step * n + block // 2 for n in range(-(-longest // (block * step))))
     intervals: tuple[Interval, ...] = (None,)
-    if len(grid.intervals) > 1 or grid.intervals[0] is not None:
+    if takes_intervals(grid.geometry):
         intervals = (0, *(block * one for one in _ladder(max(1, longest // block), rows - 2)), "dense")
     return replace(grid, lengths=tuple(n for n in lengths if n), intervals=intervals, patterns=PATTERNS[:1], sends=2)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from prefixscope.errors import ReplayError
 from prefixscope.replay.case import Geometry
-from prefixscope.replay.grid import Cell, Grid, ask
+from prefixscope.replay.grid import Cell, Grid, ask, heat_grid
 from prefixscope.replay.matrix import Probe, ask_probes
 from prefixscope.replay.worker import Replayer, open_release
 
@@ -40,7 +40,7 @@ def survey(
     grid: Grid,
     releases: Sequence[str],
     *,
-    heat: Grid | None = None,
+    heat: bool = False,
     geometry_on: Callable[[Replayer], Geometry] | None = None,
     told: Told | None = None,
 ) -> Survey:
@@ -48,6 +48,7 @@ def survey(
 
     Parameters
     ----------
+    heat : ask for the heat map, too.
     geometry_on : the geometry of the same server on that release; the grid's own without.
 
     Raises
@@ -57,7 +58,7 @@ def survey(
     """
     together = max(1, min(len(releases), os.cpu_count() or 1, MOST_TOGETHER))
     clock = _Clock(
-        len(releases) * (grid.total_sends + (heat.total_sends if heat else 0)), len(releases), together, told
+        len(releases) * (grid.total_sends + (heat_grid(grid).total_sends if heat else 0)), len(releases), together, told
     )
 
     def one(replayer: Replayer) -> Survey:
@@ -65,11 +66,12 @@ def survey(
             replayer.start()
             clock.started()
             geometry = grid.geometry if geometry_on is None else geometry_on(replayer)
-            found = Survey(cells=ask(replayer, replace(grid, geometry=geometry), told=clock.more))
+            mine = replace(grid, geometry=geometry)
+            found = Survey(cells=ask(replayer, mine, told=clock.more))
             for drafter in grid.drafters:
                 found.probes += ask_probes(replayer, geometry, tokens=max(grid.lengths), drafter=drafter)
-            if heat is not None:
-                found.heat = ask(replayer, replace(heat, geometry=geometry), told=clock.more)
+            if heat:
+                found.heat = ask(replayer, heat_grid(mine), told=clock.more)
             return found
 
     workers = [open_release(release) for release in releases]

@@ -172,6 +172,20 @@ class Replayer:
         """Replay a whole case."""
         return self.replay(case.geometry, case.setting, case.requests, progress=progress)
 
+    def group(self, model: Mapping[str, Any]) -> Geometry:
+        """The KV cache groups that this release makes of a model on a GPU; see `inside/grouping` for the fields.
+
+        Raises
+        ------
+        ReplayError
+            where the release can't build the model from its config, in its own words.
+        """
+        try:
+            _, done = self._ask({"op": "group", "model": dict(model)}, None)
+        except _Ended as error:
+            raise self._died("it ended while it grouped a model's layers") from error
+        return Geometry.from_json({**done, "origin": f"a model's config, grouped by vLLM {self.release}"})
+
     # ---- the process
 
     def _ask(self, asked: Mapping[str, Any], progress: Progress | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -244,6 +258,12 @@ class Replayer:
 
     def _refused(self, asked: Mapping[str, Any], error: Mapping[str, Any]) -> ReplayError:
         message = str(error["message"])
+        if error["about"] == "model":
+            return ReplayError(
+                f"vLLM {self.release} makes no KV cache groups of this model's config: {_one_line(message)}",
+                cause="the release does not know the architecture, the config lacks a field, or a kernel is needed",
+                remedy="take the geometry from a trace of its server: prefixscope predict --trace FILE",
+            )
         interval, block = asked["setting"].get("interval"), asked["geometry"]["scheduler_block"]
         if error["about"] == "interval" and isinstance(interval, int):
             if interval % block:
