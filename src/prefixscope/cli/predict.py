@@ -33,15 +33,18 @@ def _predict(options: argparse.Namespace) -> int:
     shares = replay.thinned(asked)
     wanted = _releases(options.vllm)
     intervals = None if options.intervals is None else _intervals(options.intervals)
-    found, missing = replay.choose_releases(wanted)
     given, drafter, header = (None, None, None) if options.config else _geometry(options)
+    if options.config:
+        replay.geometries.read_config(options.config)  # a wrong file is refused before vLLM is imported
     if options.drafter is not None:
         drafter = options.drafter or None
+    found, missing = replay.choose_releases(wanted)
     if header is not None:
         if wanted is None and header.version not in found:
             found, missing = replay.choose_releases([*replay.RELEASES, header.version])
-        if intervals is not None and header.interval not in intervals:
-            intervals = (*intervals, header.interval)  # the server's own
+        chosen = replay.default_intervals(given) if intervals is None and given is not None else intervals or ()
+        if header.interval not in chosen:
+            intervals = (*chosen, header.interval)  # the server's own
     here = DEFAULT if DEFAULT in found and wanted is None else found[0]
 
     def geometry_on(replayer: Replayer) -> Geometry:
@@ -62,10 +65,7 @@ def _predict(options: argparse.Namespace) -> int:
         pool_blocks=options.pool_blocks,
     )
     answers = replay.survey(grid, found, heat=bool(options.out), geometry_on=geometry_on, told=_Told())
-    if header is not None:
-        now = Now(release=header.version, interval=header.interval, known=True)
-    else:
-        now = Now(release=here)
+    now = Now(release=here) if header is None else Now(release=header.version, interval=header.interval, known=True)
     prediction = Prediction(grid=grid, survey=answers, asked=asked, shares=shares, now=now, missing=tuple(missing))
     if options.out:
         _say(f"wrote {render_prediction(prediction, Path(options.out))}")

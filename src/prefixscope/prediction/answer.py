@@ -89,7 +89,7 @@ class Prediction:
         if self.missing:
             found.append(f"Not installed here: vLLM {listing(self.missing)}. Next: {install_line(self.missing)}")
         if self.geometry.inferred:
-            found.append(f"Inferred in this geometry, not known: {', '.join(self.geometry.inferred)}.")
+            found.append(f"Inferred in this geometry, not known: {'; '.join(self.geometry.inferred)}.")
         return found
 
     def to_json(self) -> dict[str, Any]:
