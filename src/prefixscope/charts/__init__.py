@@ -12,6 +12,7 @@ from prefixscope.charts.lanes import block_range
 from prefixscope.charts.latency import first_token
 from prefixscope.charts.lookups import lookups_over_time
 from prefixscope.charts.outputs import equality_matrix
+from prefixscope.charts.pressed import hit_rate_under_pressure, pressure_title
 from prefixscope.charts.retention import cost_against_shortfall, hit_against_interval
 from prefixscope.charts.ruler import block_ruler
 from prefixscope.charts.store import store_ruler
@@ -23,9 +24,11 @@ __all__ = [
     "equality_matrix",
     "first_token",
     "hit_against_interval",
+    "hit_rate_under_pressure",
     "hits_by_length",
     "hits_by_send",
     "lookups_over_time",
+    "pressure_title",
     "store_ruler",
     "time_spent",
 ]

@@ -10,12 +10,14 @@ from prefixscope.frames.cache import blocks, group_label, groups, kept, lookups
 from prefixscope.frames.clock import servers, timeline
 from prefixscope.frames.export import frames_to_csv
 from prefixscope.frames.outputs import answers, comparisons, equality
+from prefixscope.frames.pressed import TIE, pressed
 from prefixscope.frames.requests import repeats, send_label, sends, worst
 from prefixscope.frames.rows import doubts, load_run, read_rows, trace_headers
 from prefixscope.frames.summaries import agreement, hits, latency, sweep
 from prefixscope.frames.traced import lookups_over_time, stores
 
 __all__ = [
+    "TIE",
     "agreement",
     "answers",
     "blocks",
@@ -31,6 +33,7 @@ __all__ = [
     "load_run",
     "lookups",
     "lookups_over_time",
+    "pressed",
     "read_rows",
     "repeats",
     "send_label",

@@ -1,4 +1,4 @@
-"""Traffic to replay: a Mooncake-format file, a tracer's file or a run directory, as requests that share what they shared.
+"""Traffic to replay: a Mooncake-format file, a tracer's file or a run directory, as requests.
 
 A prompt is described by what it has in common with earlier ones, never by its text. Names of contents come from the
 file itself, so that the same file is the same workload in every process.
@@ -52,6 +52,19 @@ class Workload:
         return total_tokens(self.requests)
 
     @property
+    def distinct_tokens(self) -> int:
+        """Prompt tokens that no earlier prompt had at the same place of the same beginning."""
+        nodes: dict[tuple[object, ...], int] = {}
+        found = 0
+        for one in self.requests:
+            node: object = (one.salt, one.lora)
+            for segment in one.segments:
+                if (node, segment) not in nodes:
+                    found += segment[1]
+                node = nodes.setdefault((node, segment), len(nodes))
+        return found
+
+    @property
     def follow_ups(self) -> int:
         """How many requests go on with an earlier one."""
         return sum(1 for tokens in self.repeats if tokens)
@@ -97,9 +110,7 @@ _EXCERPT = "mooncake-conversation-excerpt.jsonl"
 def _made(name: str, requests: list[Request], warnings: list[str]) -> Workload:
     if not requests:
         raise ReplayError(f"{name} holds no request to replay", remedy=f"{_HELP}; or --workload {EXAMPLE}")
-    return Workload(
-        name=name, requests=tuple(requests), repeats=tuple(_repeated(requests)), warnings=tuple(warnings)
-    )
+    return Workload(name=name, requests=tuple(requests), repeats=tuple(_repeated(requests)), warnings=tuple(warnings))
 
 
 def _repeated(requests: list[Request]) -> Iterator[int]:

@@ -7,11 +7,12 @@ from prefixscope.sections.blocks import block_trace
 from prefixscope.sections.hits import headline_figure, hit_lengths
 from prefixscope.sections.latency import first_token
 from prefixscope.sections.outputs import equality
+from prefixscope.sections.pressed import pressed
 from prefixscope.sections.record import time_spent, warnings
 from prefixscope.sections.retention import cost, sweep
 from prefixscope.sections.section import Figure, Section, Table, command
 
-__all__ = ["Figure", "Section", "Table", "command", "headline_figure", "sections"]
+__all__ = ["Figure", "Section", "Table", "command", "headline_figure", "pressed", "sections"]
 
 
 def sections(material: Material, *, include_text: bool = False) -> list[Section]:
