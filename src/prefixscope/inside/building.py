@@ -158,11 +158,18 @@ class Builder:
         return Path(self._scratch.name)
 
 
-def endless_pool(geometry: Mapping[str, Any], tokens: Sequence[int], together: int) -> int:
-    """Blocks with which nothing is ever evicted: every request's blocks of every group, and room to work in."""
+def endless_pool(geometry: Mapping[str, Any], stretches: Sequence[Sequence[int]], together: int) -> int:
+    """Blocks with which nothing is ever evicted: every request's blocks of every group, and room to work in.
+
+    ``stretches`` are the tokens of the requests between two resets of the prefix cache: the pool holds one of them.
+    """
     sizes = [int(group["block_size"]) for group in geometry["groups"]]
-    most = sum(sum(math.ceil(one / size) + 2 for size in sizes) for one in tokens)
-    largest = sum(math.ceil(max(tokens, default=1) / size) + 2 for size in sizes)
+
+    def blocks(tokens: int) -> int:
+        return sum(math.ceil(tokens / size) + 2 for size in sizes)
+
+    most = max(sum(map(blocks, tokens)) for tokens in stretches)
+    largest = blocks(max((one for tokens in stretches for one in tokens), default=1))
     return most + largest * together + 64
 
 

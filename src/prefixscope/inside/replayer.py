@@ -11,10 +11,11 @@ comes first: ``{"ready": "0.29.0"}``. It ends when its input does.
 | salt, lora | what else tells its blocks apart |
 | answer | ``[content, length]``: the tokens generated; one token of its own without |
 | accepted | draft tokens accepted in each step, 0 unless given |
+| tally | true: its row has ``kept``, too |
 | reset | true: no request, the prefix cache is reset here |
 
 A row: ``id``, ``prompt_tokens``, ``hit``, ``preempted``, ``evicted`` (blocks, since the row before), ``cached_blocks``
-(in the pool, after it).
+(in the pool, after it), ``kept`` (the same of each group).
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ _STEPS_WITHOUT_PROGRESS = 1000
 class Replay:
     """Requests through one scheduler, one after another or ``concurrency`` at once."""
 
-    def __init__(self, built: Built, contents: Contents) -> None:
+    def __init__(self, built: Built, contents: Contents, groups: int) -> None:
         from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 
         self._output, self._drafts = ModelRunnerOutput, DraftTokenIds
         self._built, self._scheduler, self._contents = built, built.scheduler, contents
-        self._evictions = engine_api.Evictions(built.pool)
+        self._evictions, self._groups = engine_api.Evictions(built.pool), groups
         self._live: dict[str, _Live] = {}
         self._number = 0
 
@@ -132,14 +133,18 @@ class Replay:
         return [self._live.pop(name) for name in ended]
 
     def _row(self, live: _Live) -> dict[str, Any]:
-        return {
+        keys = versions.cached_keys(self._built.pool)
+        found = {
             "id": live.wanted["id"],
             "prompt_tokens": len(live.tokens),
             "hit": live.hit,
             "preempted": int(live.request.num_preemptions),
             "evicted": self._evictions.take(),
-            "cached_blocks": len(versions.cached_keys(self._built.pool)),
+            "cached_blocks": len(keys),
         }
+        if live.wanted.get("tally"):
+            found["kept"] = versions.count_by_group(keys, self._groups)
+        return found
 
 
 class _Live:
@@ -180,8 +185,7 @@ class Worker:
         began = time.perf_counter()
         geometry, requests = asked["geometry"], asked["requests"]
         concurrency = int(asked.get("concurrency", 1))
-        lengths = [sum(length for _, length in one["segments"]) + 64 for one in requests if not one.get("reset")]
-        pool = asked["setting"].get("pool_blocks") or endless_pool(geometry, lengths, concurrency)
+        pool = asked["setting"].get("pool_blocks") or endless_pool(geometry, _stretches(requests), concurrency)
         built = self._builder.build(geometry, asked["setting"], int(pool))
         key = (built.hash_block, built.lookahead)
         if key not in self._contents:
@@ -197,23 +201,33 @@ class Worker:
                 rows.clear()
                 told = time.monotonic()
 
-        Replay(built, self._contents[key]).run(requests, concurrency, row)
+        groups = len(geometry["groups"])
+        Replay(built, self._contents[key], groups).run(requests, concurrency, row)
         self.say({"id": name, "rows": rows})
         manager = built.scheduler.kv_cache_manager
-        kept: dict[int, int] = {}
-        for cached in versions.cached_keys(built.pool):
-            gid = versions.group_of_key(cached)
-            kept[gid] = kept.get(gid, 0) + 1
+        kept = versions.count_by_group(versions.cached_keys(built.pool), groups)
         return {
             "pool_blocks": int(pool),
             "interval": versions.interval(manager.coordinator),
             "drop_groups": versions.drop_groups(manager.coordinator),
             "lookahead_tokens": built.lookahead,
-            "cached_blocks": {str(gid): kept.get(gid, 0) for gid in range(len(geometry["groups"]))},
+            "cached_blocks": {str(gid): blocks for gid, blocks in enumerate(kept)},
             "bytes_per_block": engine_api.block_bytes(geometry["groups"], built.scheduler.kv_cache_config),
             "left_out": built.left_out,
             "seconds": round(time.perf_counter() - began, 4),
         }
+
+
+def _stretches(requests: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """The tokens of each request, answer and drafts included, from one reset of the prefix cache to the next."""
+    found: list[list[int]] = [[]]
+    for one in requests:
+        if one.get("reset"):
+            found.append([])
+        else:
+            answer = one["answer"][1] if one.get("answer") else 1
+            found[-1].append(sum(length for _, length in one["segments"]) + answer + 64)
+    return found
 
 
 def main() -> None:

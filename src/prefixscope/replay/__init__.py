@@ -11,15 +11,22 @@ from prefixscope.replay.case import (
     repeats,
     total_tokens,
 )
+from prefixscope.replay.grid import PATTERNS, Cell, Grid, ask
 from prefixscope.replay.pressure import WARM_SHARE, Pressure, PressureRow, default_pools
+from prefixscope.replay.prompts import Share, parse_tokens, read_prompts, thinned
+from prefixscope.replay.releases import RELEASES, choose_releases, install_line
 from prefixscope.replay.worker import Replayer, open_release
 from prefixscope.replay.workload import EXAMPLE, Workload, read_workload
 
 __all__ = [
     "EXAMPLE",
+    "PATTERNS",
+    "RELEASES",
     "WARM_SHARE",
     "Case",
+    "Cell",
     "Geometry",
+    "Grid",
     "Group",
     "Outcome",
     "Predicted",
@@ -28,10 +35,17 @@ __all__ = [
     "Replayer",
     "Request",
     "ServerSetting",
+    "Share",
     "Workload",
+    "ask",
+    "choose_releases",
     "default_pools",
+    "install_line",
     "open_release",
+    "parse_tokens",
+    "read_prompts",
     "read_workload",
     "repeats",
+    "thinned",
     "total_tokens",
 ]

@@ -178,7 +178,8 @@ class Request:
     """One request of a replay.
 
     ``segments`` make the prompt. ``answer`` is what is generated, one token of its own without. ``accepted`` draft
-    tokens are taken in each step. ``reset`` stands for a reset of the prefix cache instead of a request.
+    tokens are taken in each step. ``tally`` counts each group's cached blocks after it. ``reset`` stands for a reset of
+    the prefix cache instead of a request.
     """
 
     id: str
@@ -187,6 +188,7 @@ class Request:
     lora: str | None = None
     answer: Segment | None = None
     accepted: int = 0
+    tally: bool = False
     reset: bool = False
 
     @property
@@ -206,6 +208,8 @@ class Request:
             found["answer"] = list(self.answer)
         if self.accepted:
             found["accepted"] = self.accepted
+        if self.tally:
+            found["tally"] = True
         return found
 
     @classmethod
@@ -217,6 +221,7 @@ class Request:
             lora=value.get("lora"),
             answer=(str(value["answer"][0]), int(value["answer"][1])) if value.get("answer") else None,
             accepted=int(value.get("accepted", 0)),
+            tally=bool(value.get("tally", False)),
             reset=bool(value.get("reset", False)),
         )
 
@@ -279,7 +284,8 @@ class Case:
 class Predicted:
     """What one request of a replay came to, tokens and blocks.
 
-    ``evicted_blocks`` are those that the pool gave away since the request before; ``cached_blocks`` it held after.
+    ``evicted_blocks`` are those that the pool gave away since the request before; ``cached_blocks`` it held after, and
+    ``kept_blocks`` of each group where the request asked for a tally.
     """
 
     id: str
@@ -288,14 +294,16 @@ class Predicted:
     preempted: int
     evicted_blocks: int
     cached_blocks: int
+    kept_blocks: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """One replay: its rows, what the release resolved, and what it keeps at the end.
 
-    ``interval`` is 0, tokens or ``"dense"``. ``kept_blocks`` and ``kept_bytes`` are per group (bytes None where the
-    geometry does not say). ``left_out`` names fields of the geometry's specs that this release does not have.
+    ``interval`` is 0, tokens or ``"dense"``. ``kept_blocks``, ``kept_bytes`` and ``block_bytes`` are per group (bytes
+    None where the geometry does not say). ``left_out`` names fields of the geometry's specs that this release does not
+    have.
     """
 
     release: str
@@ -307,6 +315,7 @@ class Outcome:
     kept_bytes: tuple[int | None, ...]
     left_out: tuple[str, ...]
     seconds: float
+    block_bytes: tuple[int | None, ...] = ()
 
     def hit(self, request_id: str) -> int:
         """Hit of the request with that id, tokens."""

@@ -146,7 +146,7 @@ class Replayer:
             rows=tuple(
                 Predicted(
                     str(row["id"]), row["prompt_tokens"], row["hit"], row["preempted"], row["evicted"],
-                    row["cached_blocks"],
+                    row["cached_blocks"], tuple(row["kept"]) if "kept" in row else None,
                 )
                 for row in rows
             ),
@@ -160,6 +160,7 @@ class Replayer:
             ),
             left_out=tuple(done["left_out"]),
             seconds=done["seconds"],
+            block_bytes=tuple(done["bytes_per_block"]),
         )  # fmt: skip
 
     def case(self, case: Case, *, progress: Progress | None = None) -> Outcome:
