@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from prefixscope.cli import pressure
 from prefixscope.cli.exits import DONE
 from prefixscope.errors import ReplayError
 
@@ -25,7 +26,11 @@ def _predict(options: argparse.Namespace) -> int:
     from prefixscope import replay
     from prefixscope.prediction import Prediction
 
-    intervals = _intervals(options.intervals)
+    intervals = _intervals(options.intervals or (pressure.INTERVALS if options.workload else INTERVALS))
+    if options.workload:
+        geometry, drafter = _geometry(options)
+        drafter = drafter if options.drafter is None else options.drafter or None
+        return pressure.pressed(options, geometry=geometry, drafter=drafter, intervals=intervals)
     given = replay.read_prompts(Path(options.prompts)) if options.prompts else replay.parse_tokens(options.tokens)
     shares = replay.thinned(given)
     geometry, drafter = _geometry(options)
@@ -136,9 +141,7 @@ def add(commands: Commands) -> None:
         help=f"prompt lengths, Nx3: three times as often (default: {TOKENS})",
     )
     what.add_argument("--prompts", metavar="FILE", help="prompt lengths from a file: a number or a JSON object a line")
-    predict.add_argument(
-        "--intervals", default=INTERVALS, metavar="I,I…", help=f"retention intervals, tokens (default: {INTERVALS})"
-    )
+    predict.add_argument("--intervals", metavar="I,I…", help=f"retention intervals, tokens (default: {INTERVALS})")
     predict.add_argument("--vllm", metavar="V,V…", help="releases (default: those of 0.28.0 to 0.33.0 installed here)")
     predict.add_argument(
         "--drafter",
@@ -146,5 +149,6 @@ def add(commands: Commands) -> None:
         metavar="K|off",
         help="draft tokens of speculative decoding (default: as the geometry)",
     )
+    pressure.add_options(predict)
     predict.add_argument("--json", action="store_true", help="every row as JSON on stdout")
     predict.set_defaults(call=_predict)

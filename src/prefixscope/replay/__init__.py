@@ -12,7 +12,7 @@ from prefixscope.replay.case import (
     total_tokens,
 )
 from prefixscope.replay.grid import PATTERNS, Cell, Grid, ask
-from prefixscope.replay.pressure import WARM_SHARE, Pressure, PressureRow, default_pools
+from prefixscope.replay.pressure import WARM_SHARE, Pressure, PressureRow, default_pools, parse_pools
 from prefixscope.replay.prompts import Share, parse_tokens, read_prompts, thinned
 from prefixscope.replay.releases import RELEASES, choose_releases, install_line
 from prefixscope.replay.worker import Replayer, open_release
@@ -42,6 +42,7 @@ __all__ = [
     "default_pools",
     "install_line",
     "open_release",
+    "parse_pools",
     "parse_tokens",
     "read_prompts",
     "read_workload",

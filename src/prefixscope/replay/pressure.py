@@ -11,6 +11,7 @@ import json
 import math
 import os
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -139,14 +140,49 @@ def default_pools(workload: Workload, geometry: Geometry) -> tuple[int, ...]:
     The server's own pool takes the place of the nearest one, where the geometry knows it.
     """
     whole = sum(math.ceil(workload.distinct_tokens / group.block_size) for group in geometry.groups)
-    # A pool smaller than the longest prompt would refuse it.
-    least = max(sum(math.ceil(one.tokens / group.block_size) for group in geometry.groups) for one in workload.requests)
-    pools = {max(_round(whole / part), least) for part in (4, 8, 16, 32)}
+    # What one request takes while it runs: a window of a group that has one, else its whole prompt.
+    longest = max(one.tokens for one in workload.requests)
+    least = sum(math.ceil(min(longest, (group.window or longest) * 4) / group.block_size) for group in geometry.groups)
+    pools = {max(_round(whole / part), _round(least * 1.1)) for part in (4, 8, 16, 32)}
     own = geometry.pool_blocks
     if own:
         pools -= {min(pools, key=lambda pool: abs(math.log(pool / own)))}
         pools.add(own)
     return tuple(sorted(pools))
+
+
+def parse_pools(text: str, geometry: Geometry) -> tuple[int | None, ...]:
+    """``"20000,20GiB,endless"`` as blocks; None is a pool that never evicts.
+
+    Raises
+    ------
+    ReplayError
+        for anything else, and for bytes where the geometry does not say what a block takes.
+    """
+    return tuple(dict.fromkeys(_pool(part.strip(), geometry) for part in text.split(",")))
+
+
+def _pool(text: str, geometry: Geometry) -> int | None:
+    if text == "endless":
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]i?B|B)?", text, re.IGNORECASE)
+    if found is None or (not found[2] and "." in found[1]) or not float(found[1]):
+        raise ReplayError(
+            f"the pool {text!r} is no number of blocks", remedy="for example --pool-blocks 20000,20GiB,endless"
+        )
+    if not found[2]:
+        return int(found[1])
+    unit = found[2].upper()
+    size = float(found[1]) * (1024 if "I" in unit else 1000) ** " KMGT".index(unit[0] if unit != "B" else " ")
+    each = geometry.bytes_per_block
+    if not each:
+        raise ReplayError(
+            f"the pool {text} can't be counted in blocks: this geometry does not say how many bytes a block takes",
+            remedy="give a number of blocks: --pool-blocks 20000",
+        )
+    if size < each:
+        raise ReplayError(f"the pool {text} holds no block: one takes {each:,} bytes", remedy="give a larger pool")
+    return int(size // each)
 
 
 def _round(value: float) -> int:
