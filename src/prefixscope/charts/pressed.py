@@ -30,9 +30,11 @@ def hit_rate_under_pressure(table: pd.DataFrame, *, workload: str = "") -> Any:
     colours = {str(pool): SERIES[place % len(SERIES)] for place, pool in enumerate(reversed(pools["pool"].tolist()))}
     data: list[dict[str, Any]] = []
     for _, panel in rows.groupby("release", sort=False):
+        best = {row.pool: f"{row.hit_rate:.1%}" for row in panel.itertuples() if row.best}
+        ends = {row.pool: row.Index for row in panel.itertuples()}
         heights = _apart({row.pool: row.hit_rate for row in panel.itertuples()}, top)
         for row in panel.itertuples():
-            last = row.interval == panel["interval"].iloc[-1] or row.interval == order[-1]
+            own = ", your server" if row.own else ""
             data.append(
                 {
                     "release": f"vLLM {row.release}",
@@ -41,8 +43,7 @@ def hit_rate_under_pressure(table: pd.DataFrame, *, workload: str = "") -> Any:
                     "pool": row.pool,
                     "own": bool(row.own),
                     "best": bool(row.best),
-                    "percent": f"{row.hit_rate:.1%}" if row.best else "",
-                    "label": (row.pool + (" (your server)" if row.own else "")) if last else "",
+                    "label": f"{row.pool}{own}: {best[row.pool]}" if row.Index == ends[row.pool] else "",
                     "height": heights[row.pool],
                 }
             )
@@ -53,14 +54,16 @@ def hit_rate_under_pressure(table: pd.DataFrame, *, workload: str = "") -> Any:
     scale = alt.Scale(domain=[0, top], nice=False)
     y = alt.Y("rate:Q", title="prompt tokens that hit", axis=alt.Axis(format=".0%", tickCount=6), scale=scale)
     base = alt.Chart().encode(x=x, y=y, color=colour("pool", colours), detail="pool:N")
-    width = alt.condition("datum.own", alt.value(4), alt.value(1.5))
-    line = base.mark_line().encode(strokeWidth=width)
+    # A line takes its width from no row in particular, so the bold one is a layer of its own.
+    lines = [
+        base.transform_filter(test).mark_line(strokeWidth=width)
+        for test, width in (("!datum.own", 1.5), ("datum.own", 4))
+    ]
     ring = base.transform_filter("datum.best").mark_point(filled=False, size=170, strokeWidth=2)
-    rate = base.transform_filter("datum.best").mark_text(dy=-16, fontWeight=600).encode(text="percent:N")
     label = alt.Chart().mark_text(align="left", dx=10, fontWeight=600).encode(
         x=x, y=alt.Y("height:Q", scale=scale), text="label:N", color=colour("pool", colours)
     ).transform_filter("datum.label != ''")  # fmt: skip
-    chart = alt.layer(line, base.mark_point(filled=True, size=45), ring, rate, label)
+    chart = alt.layer(*lines, base.mark_point(filled=True, size=45), ring, label)
     title = wrapped_title(pressure_title(table), _subtitle(workload))
     if several:
         chart = chart.properties(width=WIDTH // 2 - 60, height=240)
@@ -77,7 +80,9 @@ def pressure_title(table: pd.DataFrame) -> str:
     best = last[last["best"].fillna(False)]
     places: dict[str, list[str]] = {}
     for row in best.itertuples():
-        places.setdefault(str(row.interval), []).append(str(row.pool).removesuffix(" blocks"))
+        places.setdefault(str(row.interval), []).append(
+            "an endless one" if row.pool == "endless" else str(row.pool).removesuffix(" blocks")
+        )
     flat = all(part["hit_rate"].max() - part["hit_rate"].min() <= 0.001 for _, part in last.groupby("pool"))
     if flat:
         return "No interval changes this workload's hit rate, whatever the pool"
@@ -87,11 +92,14 @@ def pressure_title(table: pd.DataFrame) -> str:
             f" from {best['pool'].iloc[0].removesuffix(' blocks')} to {best['pool'].iloc[-1]}" if len(best) > 1 else ""
         )
     parts = [f"{interval} on {listing(pools)}" for interval, pools in places.items()]
-    return f"The best interval moves with the pool: {'; '.join(parts)} blocks".replace("endless blocks", "endless")
+    blocks = "" if parts[-1].endswith("one") else " blocks"
+    return f"The best interval moves with the pool: {'; '.join(parts)}{blocks}"
 
 
 def _subtitle(workload: str) -> str:
-    return (f"Replayed: {workload}. " if workload else "") + "One line per pool; the ring is its best interval."
+    return (
+        f"Replayed: {workload}. " if workload else ""
+    ) + "One line per pool, named with its best rate; the ring is where."
 
 
 def _apart(ends: dict[str, float], top: float) -> dict[str, float]:

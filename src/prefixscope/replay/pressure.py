@@ -173,7 +173,7 @@ def _pool(text: str, geometry: Geometry) -> int | None:
     if not found[2]:
         return int(found[1])
     unit = found[2].upper()
-    size = float(found[1]) * (1024 if "I" in unit else 1000) ** " KMGT".index(unit[0] if unit != "B" else " ")
+    size = float(found[1]) * float(1024 if "I" in unit else 1000) ** " KMGT".index(unit.removesuffix("B")[:1] or " ")
     each = geometry.bytes_per_block
     if not each:
         raise ReplayError(

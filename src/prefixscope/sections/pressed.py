@@ -79,7 +79,7 @@ def advice(table: pd.DataFrame) -> tuple[str, ...]:
         part = rows[rows["own"]] if rows["own"].any() else rows
         for _, pool in part.groupby("pool", sort=False):
             best, sparse = pool[pool["best"]].iloc[0], _sparsest(pool)
-            where = f"vLLM {release}, {best['pool']}{', your server' if best['own'] else ''}"
+            where = f"vLLM {release}, {_named(best)}{', your server' if best['own'] else ''}"
             text = f"{where}: interval {best['interval']} hits {best['hit_rate']:.1%} of this workload's prompt tokens"
             if best["interval"] == sparse["interval"]:
                 other = pool.loc[pool["hit_rate"].idxmax()]
@@ -106,7 +106,7 @@ def costs(table: pd.DataFrame) -> tuple[str, ...]:
         for _, pool in rows.groupby("pool", sort=False):
             sparse, dense = _sparsest(pool), _densest(pool)
             change = dense["hit_rate"] - sparse["hit_rate"]
-            words = f"from {sparse['hit_rate']:.1%} to {dense['hit_rate']:.1%} on {dense['pool']}"
+            words = f"from {sparse['hit_rate']:.1%} to {dense['hit_rate']:.1%} on {_named(dense)}"
             if change < -TIE:
                 places.append(words)
             elif change > TIE:
@@ -119,6 +119,10 @@ def costs(table: pd.DataFrame) -> tuple[str, ...]:
             )
             found.append(text + (f"; it raises it {', '.join(gains)}." if gains else "."))
     return tuple(found)
+
+
+def _named(row: Any) -> str:
+    return "an endless pool" if pd.isna(row["pool_blocks"]) else str(row["pool"])
 
 
 def _sparsest(rows: pd.DataFrame) -> Any:
