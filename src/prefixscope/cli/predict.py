@@ -71,6 +71,10 @@ def _geometry(options: argparse.Namespace) -> tuple[Geometry, int | None]:
     if options.trace:
         header = read_trace(options.trace).headers[-1]
         return Geometry.from_header(header), header.spec_tokens
+    if options.geometry is None:
+        if options.workload:
+            return Geometry.from_json(pressure.INCIDENT), pressure.INCIDENT_DRAFTS
+        raise ReplayError("nothing says whose prefix cache this is", remedy="add --geometry NAME|FILE or --trace FILE")
     path = _geometry_file(options.geometry)
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -130,7 +134,7 @@ def add(commands: Commands) -> None:
         description="Ask the schedulers of several vLLM releases what prompts would hit at each retention interval, "
         "and what each keeps in the cache.",
     )
-    where = predict.add_mutually_exclusive_group(required=True)
+    where = predict.add_mutually_exclusive_group()
     where.add_argument("--geometry", metavar="NAME|FILE", help="a model's KV cache groups: a shipped one, or a file")
     where.add_argument("--trace", metavar="FILE", help="a server's own groups and settings, from its trace")
     what = predict.add_mutually_exclusive_group()

@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 
 INTERVALS = "default,1024,2048,4096,8192,dense"
 RELEASE = "0.29.0"
+INCIDENT_DRAFTS = 7
+INCIDENT = {
+    "groups": [
+        {"kind": "sliding", "block_size": 16, "window": 1024, "layers": 8, "bytes_per_block": 8 << 20, "count": 5},
+        {"kind": "full", "block_size": 64, "layers": 8, "bytes_per_block": 8 << 20},
+    ],
+    "origin": "Gemma 4 12B as vLLM 0.26.0 grouped it on a GPU, the server of the incident",
+}
+"""The cache that a workload is replayed in where none is named, with that many draft tokens."""
 
 
 def pressed(
@@ -29,6 +38,7 @@ def pressed(
     workload = replay.read_workload(options.workload)
     for warning in workload.warnings:
         print(f"warning: {warning}", file=sys.stderr, flush=True)
+    print(f"geometry: {geometry.origin or 'as given'}", file=sys.stderr, flush=True)
     own = geometry.pool_blocks
     given = options.pool_blocks
     pools = replay.parse_pools(given, geometry) if given else replay.default_pools(workload, geometry)

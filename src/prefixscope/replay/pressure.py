@@ -98,6 +98,7 @@ class Pressure:
         self,
         *,
         workers: int | None = None,
+        replayer: Replayer | None = None,
         store: Path | None = None,
         progress: Callable[[dict[str, Any]], None] | None = None,
     ) -> Iterator[PressureRow]:
@@ -106,6 +107,7 @@ class Pressure:
         Parameters
         ----------
         workers : processes at the same time; None is one per core, fewer where the work is not worth their start.
+        replayer : a warm one, which is asked alone and left open; None starts and ends processes.
         store : a JSONL file of finished rows. What is in it is not replayed again; new rows are added at once.
         progress : takes a snapshot (stage, step, steps, text, elapsed_s, left_s) every now and then.
 
@@ -124,7 +126,7 @@ class Pressure:
         if not left:
             return
         watch = _Watch(len(cells), len(left), len(self.workload.requests), progress)
-        for row in _Crew(self, left, workers).rows(watch):
+        for row in _Crew(self, left, workers, replayer).rows(watch):
             if row.refused:
                 refused.append(row)
             else:
@@ -173,7 +175,9 @@ def _pool(text: str, geometry: Geometry) -> int | None:
     if not found[2]:
         return int(found[1])
     unit = found[2].upper()
-    size = float(found[1]) * float(1024 if "I" in unit else 1000) ** " KMGT".index(unit.removesuffix("B")[:1] or " ")
+    size: float = float(found[1]) * float(1024 if "I" in unit else 1000) ** " KMGT".index(
+        unit.removesuffix("B")[:1] or " "
+    )
     each = geometry.bytes_per_block
     if not each:
         raise ReplayError(
@@ -187,23 +191,27 @@ def _pool(text: str, geometry: Geometry) -> int | None:
 
 def _round(value: float) -> int:
     """Two digits, then zeros."""
-    unit = 10 ** max(0, int(math.log10(max(value, 1))) - 1)
+    unit: int = 10 ** max(0, int(math.log10(max(value, 1))) - 1)
     return max(1, round(value / unit)) * unit
 
 
 class _Crew:
     """Threads that take one cell after another, each with a replayer of its own."""
 
-    def __init__(self, asked: Pressure, cells: Sequence[PressureRow], workers: int | None) -> None:
-        self._asked, self._cells = asked, list(cells)
+    def __init__(
+        self, asked: Pressure, cells: Sequence[PressureRow], workers: int | None, warm: Replayer | None
+    ) -> None:
+        self._asked, self._cells, self._warm = asked, list(cells), warm
         self._told: queue.Queue[PressureRow | int | BaseException] = queue.Queue()
         self._stop, self._lock = threading.Event(), threading.Lock()
         for release in dict.fromkeys(cell.release for cell in cells):
-            open_release(release).close()  # one that is not installed is refused before anything is started
+            if warm is None or warm.release != release:
+                open_release(release).close()  # one that is not installed is refused before anything is started
         work_s = len(cells) * asked.workload.tokens / _TOKENS_PER_S
         most = max(1, min(len(os.sched_getaffinity(0)), int(work_s / _WORTH_A_WORKER_S)))
         self._threads = [
-            threading.Thread(target=self._work, daemon=True) for _ in range(min(workers or most, len(cells)))
+            threading.Thread(target=self._work, daemon=True, name=f"pressure {number}")
+            for number in range(1 if warm is not None else min(workers or most, len(cells)))
         ]
 
     def rows(self, watch: _Watch) -> Iterator[PressureRow]:
@@ -227,7 +235,7 @@ class _Crew:
                 thread.join(timeout=10)
 
     def _work(self) -> None:
-        replayer: Replayer | None = None
+        replayer = self._warm
         try:
             while not self._stop.is_set():
                 with self._lock:
@@ -238,7 +246,7 @@ class _Crew:
                     cell = mine[0] if mine else self._cells[0]
                     self._cells.remove(cell)
                 if replayer is None or replayer.release != cell.release:
-                    if replayer is not None:
+                    if replayer is not None and replayer is not self._warm:
                         replayer.close()
                     replayer = open_release(cell.release)
                 self._told.put(self._row(replayer, cell))
@@ -247,7 +255,7 @@ class _Crew:
         except BaseException as error:
             self._told.put(error)
         finally:
-            if replayer is not None:
+            if replayer is not None and replayer is not self._warm:
                 replayer.close()
 
     def _row(self, replayer: Replayer, cell: PressureRow) -> PressureRow:
