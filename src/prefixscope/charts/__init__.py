@@ -12,6 +12,7 @@ from prefixscope.charts.lanes import block_range
 from prefixscope.charts.latency import first_token
 from prefixscope.charts.lookups import lookups_over_time
 from prefixscope.charts.outputs import equality_matrix
+from prefixscope.charts.predicted import interval_front, short_heat, version_matrix
 from prefixscope.charts.pressed import hit_rate_under_pressure, pressure_title
 from prefixscope.charts.retention import cost_against_shortfall, hit_against_interval
 from prefixscope.charts.ruler import block_ruler
@@ -27,8 +28,11 @@ __all__ = [
     "hit_rate_under_pressure",
     "hits_by_length",
     "hits_by_send",
+    "interval_front",
     "lookups_over_time",
     "pressure_title",
+    "short_heat",
     "store_ruler",
     "time_spent",
+    "version_matrix",
 ]

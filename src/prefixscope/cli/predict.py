@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prefixscope.cli import pressure
 from prefixscope.cli.exits import DONE
@@ -17,72 +18,121 @@ if TYPE_CHECKING:
     from prefixscope.cli.exits import Commands
     from prefixscope.replay import Geometry
     from prefixscope.setting import Interval
+    from prefixscope.trace import Header
 
 TOKENS = "1600,6446"
-INTERVALS = "default,0,64,512,1024,2048,4096,dense"
+DEFAULT = "0.29.0"
+"""The release that the answer is about where nothing says which one runs."""
+PROGRESS_S = 4.0
 
 
 def _predict(options: argparse.Namespace) -> int:
     from prefixscope import replay
-    from prefixscope.prediction import Prediction
+    from prefixscope.prediction import Now, Prediction, render_prediction
 
-    intervals = _intervals(options.intervals or (pressure.INTERVALS if options.workload else INTERVALS))
     if options.workload:
-        geometry, drafter = _geometry(options)
+        geometry, drafter, header = _workload_geometry(options)
         drafter = drafter if options.drafter is None else options.drafter or None
-        return pressure.pressed(options, geometry=geometry, drafter=drafter, intervals=intervals)
-    given = replay.read_prompts(Path(options.prompts)) if options.prompts else replay.parse_tokens(options.tokens)
-    shares = replay.thinned(given)
-    geometry, drafter = _geometry(options)
+        intervals = _intervals(options.intervals or pressure.INTERVALS)
+        return pressure.pressed(options, geometry=geometry, drafter=drafter, intervals=intervals, header=header)
+    asked = replay.read_prompts(Path(options.prompts)) if options.prompts else replay.parse_tokens(options.tokens)
+    shares = replay.thinned(asked)
+    geometry, drafter, header = _geometry(options)
     if options.drafter is not None:
         drafter = options.drafter or None
-    found, missing = replay.choose_releases(_releases(options.vllm))
-    if missing:
-        _say(f"left out, not installed here: vLLM {', '.join(missing)}. Next: {replay.install_line(missing)}")
-    lengths = tuple(sorted({one.tokens for one in shares}))
-    grid = replay.Grid(geometry=geometry, lengths=lengths, intervals=intervals, drafters=(drafter,))
-    cells = []
-    for release in found:
-        with replay.open_release(release) as replayer:
-            cells += replay.ask(replayer, grid, told=_Told(release))
-    prediction = Prediction(grid=grid, cells=tuple(cells), shares=shares, missing=tuple(missing))
-    print(json.dumps(prediction.to_json(), indent=2) if options.json else prediction.text())
+    intervals = replay.default_intervals(geometry) if options.intervals is None else _intervals(options.intervals)
+    wanted = _releases(options.vllm)
+    if header is not None and header.interval not in intervals:
+        intervals = (*intervals, header.interval)  # the server's own
+    if header is not None and wanted is None:
+        wanted = [*replay.RELEASES, header.version]
+    found, missing = replay.choose_releases(wanted)
+    grid = replay.Grid(
+        geometry=geometry,
+        lengths=tuple(sorted({one.tokens for one in shares})),
+        intervals=tuple(sorted(intervals, key=lambda one: one is not None)),  # defaults first: they are asked once
+        drafters=(drafter,),
+        pool_blocks=_pool(options, geometry),
+    )
+    heat = replay.heat_grid(grid) if options.out else None
+    _say(f"asking vLLM {', '.join(found)}" + (f"; not installed here: {', '.join(missing)}" if missing else ""))
+    answers = replay.survey(grid, found, heat=heat, told=_Told())
+    if header is not None:
+        now = Now(release=header.version, interval=header.interval, known=True)
+    else:
+        now = Now(release=found[0] if options.vllm or DEFAULT not in found else DEFAULT)
+    prediction = Prediction(grid=grid, survey=answers, asked=asked, shares=shares, now=now, missing=tuple(missing))
+    if options.out:
+        _say(f"wrote {render_prediction(prediction, Path(options.out))}")
+    if options.json:
+        print(json.dumps(prediction.to_json(), indent=2))
+    else:
+        print(prediction.text(min(shutil.get_terminal_size((100, 24)).columns, 120)))
     return DONE
 
 
 class _Told:
-    """Says on stderr how far a release is."""
+    """Says on stderr how far the releases are, every few seconds."""
 
-    def __init__(self, release: str) -> None:
-        self._release, self._at = release, time.monotonic()
+    def __init__(self) -> None:
+        self._at = time.monotonic()
 
     def __call__(self, done: int, total: int, left_s: float | None) -> None:
-        if time.monotonic() - self._at > 2:
+        if time.monotonic() - self._at > PROGRESS_S:
             self._at = time.monotonic()
-            left = "" if left_s is None else f", about {left_s:.0f} s left"
-            _say(f"vLLM {self._release}: {done:,} of {total:,} sends{left}")
+            left = "" if left_s is None else f", about {left_s:,.0f} s left"
+            _say(f"  {done:,} of {total:,} sends{left}")
 
 
-def _geometry(options: argparse.Namespace) -> tuple[Geometry, int | None]:
-    """The geometry that was asked for, and the draft tokens that its server uses."""
+def _geometry(options: argparse.Namespace) -> tuple[Geometry, int | None, Header | None]:
+    """The geometry that was asked for, the draft tokens that go with it, and the running server's header."""
     from prefixscope.replay import Geometry
     from prefixscope.trace import read_trace
 
     if options.trace:
-        header = read_trace(options.trace).headers[-1]
-        return Geometry.from_header(header), header.spec_tokens
+        headers = read_trace(options.trace).headers
+        if not headers:
+            raise ReplayError(f"{options.trace} has no header", remedy="give a trace with the engine's first line")
+        header = headers[-1]
+        return Geometry.from_header(header), header.spec_tokens, header
     if options.geometry is None:
-        if options.workload:
-            return Geometry.from_json(pressure.INCIDENT), pressure.INCIDENT_DRAFTS
         raise ReplayError("nothing says whose prefix cache this is", remedy="add --geometry NAME|FILE or --trace FILE")
     path = _geometry_file(options.geometry)
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"it is no JSON ({error})"
         raise ReplayError(
-            f"the geometry {path} can't be read: {error}", remedy="give a JSON file with groups, or --trace FILE"
+            f"the geometry {path} can't be read: {reason}", remedy="give a JSON file with groups, or --trace FILE"
         ) from error
-    return Geometry.from_json(value), None
+    return Geometry.from_json(value), _draft_tokens(value), None
+
+
+def _workload_geometry(options: argparse.Namespace) -> tuple[Geometry, int | None, Header | None]:
+    """As `_geometry`; the incident's where none is named."""
+    from prefixscope.replay import Geometry
+
+    if options.trace or options.geometry:
+        return _geometry(options)
+    return Geometry.from_json(pressure.INCIDENT), pressure.INCIDENT_DRAFTS, None
+
+
+def _pool(options: argparse.Namespace, geometry: Geometry) -> int | None:
+    from prefixscope.replay import parse_pools
+
+    pools = parse_pools(options.pool_blocks, geometry) if options.pool_blocks else (None,)
+    if len(pools) > 1:
+        raise ReplayError(
+            f"--pool-blocks {options.pool_blocks}: {len(pools)} pools without a workload",
+            remedy="give one pool, or traffic that competes for it: --workload example",
+        )
+    return pools[0]
+
+
+def _draft_tokens(value: Any) -> int | None:
+    """What a geometry's file says of its drafter."""
+    tokens = value.get("drafter_tokens") if isinstance(value, dict) else None
+    return tokens if isinstance(tokens, int) and tokens > 0 else None
 
 
 def _geometry_file(name: str) -> Path:
@@ -111,7 +161,7 @@ def _intervals(text: str) -> tuple[Interval, ...]:
 
 
 def _releases(text: str | None) -> list[str] | None:
-    return None if text is None else [part.strip() for part in text.split(",")]
+    return None if text is None else [part.strip().removeprefix("v") for part in text.split(",")]
 
 
 def _drafter(text: str) -> int:
@@ -145,14 +195,21 @@ def add(commands: Commands) -> None:
         help=f"prompt lengths, Nx3: three times as often (default: {TOKENS})",
     )
     what.add_argument("--prompts", metavar="FILE", help="prompt lengths from a file: a number or a JSON object a line")
-    predict.add_argument("--intervals", metavar="I,I…", help=f"retention intervals, tokens (default: {INTERVALS})")
+    predict.add_argument(
+        "--intervals",
+        metavar="I,I…",
+        help="retention intervals in tokens, dense or default (default: those of the sweep, from 0 to dense)",
+    )
     predict.add_argument("--vllm", metavar="V,V…", help="releases (default: those of 0.28.0 to 0.33.0 installed here)")
     predict.add_argument(
-        "--drafter",
-        type=_drafter,
-        metavar="K|off",
-        help="draft tokens of speculative decoding (default: as the geometry)",
+        "--drafter", type=_drafter, metavar="K|off", help="draft tokens of speculative decoding (default: as served)"
     )
+    predict.add_argument(
+        "--pool-blocks",
+        metavar="N",
+        help="blocks of the pool, or a size such as 20GiB (default: one that never evicts); N,N… with --workload",
+    )
+    predict.add_argument("-o", "--out", metavar="FILE", help="write a page with charts, the heat map among them")
     pressure.add_options(predict)
     predict.add_argument("--json", action="store_true", help="every row as JSON on stdout")
     predict.set_defaults(call=_predict)

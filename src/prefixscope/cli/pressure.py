@@ -6,6 +6,8 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prefixscope.cli.exits import DONE
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from prefixscope.replay import Geometry
     from prefixscope.sections import Section
     from prefixscope.setting import Interval
+    from prefixscope.trace import Header
 
 INTERVALS = "default,1024,2048,4096,8192,dense"
 RELEASE = "0.29.0"
@@ -30,10 +33,16 @@ INCIDENT = {
 
 
 def pressed(
-    options: argparse.Namespace, *, geometry: Geometry, drafter: int | None, intervals: Sequence[Interval]
+    options: argparse.Namespace,
+    *,
+    geometry: Geometry,
+    drafter: int | None,
+    intervals: Sequence[Interval],
+    header: Header | None,
 ) -> int:
     """Replay the workload through each pool at each interval, and print what came out."""
     from prefixscope import engine, frames, replay, sections
+    from prefixscope.prediction import render_pressed
 
     workload = replay.read_workload(options.workload)
     for warning in workload.warnings:
@@ -45,7 +54,10 @@ def pressed(
     asked = replay.Pressure(
         workload=workload,
         geometry=geometry,
-        setting=replay.ServerSetting(drafter_tokens=drafter),
+        setting=replace(
+            replay.ServerSetting() if header is None else replay.ServerSetting.from_header(header),
+            drafter_tokens=drafter,
+        ),
         pools=tuple(pools),
         intervals=tuple(intervals),
         releases=tuple(_releases(options, geometry)),
@@ -56,15 +68,18 @@ def pressed(
     screen.line("")
     table = frames.pressed(rows, own_pool=own)
     section = sections.pressed(table, asked)
+    found = {
+        "pressure": "finite pools",
+        "workload": {"name": workload.name, "id": workload.id, "warnings": list(workload.warnings)},
+        "geometry": geometry.to_json(),
+        "setting": asked.setting.to_json(),
+        "concurrency": options.concurrency,
+        "rows": [row.to_json() for row in rows],
+        "sentences": list(section.after),
+    }
+    if options.out:
+        print(f"wrote {render_pressed(section, found, Path(options.out))}", file=sys.stderr, flush=True)
     if options.json:
-        found = {
-            "pressure": "finite pools",
-            "workload": {"name": workload.name, "id": workload.id, "warnings": list(workload.warnings)},
-            "geometry": geometry.to_json(),
-            "concurrency": options.concurrency,
-            "rows": [row.to_json() for row in rows],
-            "sentences": list(section.after),
-        }
         print(json.dumps(found, indent=2))
     else:
         print(_text(section))
@@ -114,11 +129,6 @@ def add_options(predict: argparse.ArgumentParser) -> None:
         metavar="FILE|example",
         help="replay traffic in pools that evict: a Mooncake-format JSONL file, a run directory, a trace, or the "
         f"stored example (intervals: {INTERVALS})",
-    )
-    pressure.add_argument(
-        "--pool-blocks",
-        metavar="N,N…",
-        help="pools: blocks, sizes such as 20GiB, or endless (default: four that suit the workload)",
     )
     pressure.add_argument(
         "--concurrency",

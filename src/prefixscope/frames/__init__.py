@@ -10,11 +10,11 @@ from prefixscope.frames.cache import blocks, group_label, groups, kept, lookups
 from prefixscope.frames.clock import servers, timeline
 from prefixscope.frames.export import frames_to_csv
 from prefixscope.frames.outputs import answers, comparisons, equality
-from prefixscope.frames.predicted import predicted, predicted_cases
+from prefixscope.frames.predicted import predicted, predicted_cases, predicted_versions
 from prefixscope.frames.pressed import TIE, pressed
 from prefixscope.frames.requests import repeats, send_label, sends, worst
 from prefixscope.frames.rows import doubts, load_run, read_rows, trace_headers
-from prefixscope.frames.summaries import agreement, hits, latency, sweep
+from prefixscope.frames.summaries import agreement, hits, interval_totals, latency, sweep
 from prefixscope.frames.traced import lookups_over_time, stores
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "group_label",
     "groups",
     "hits",
+    "interval_totals",
     "kept",
     "latency",
     "load_run",
@@ -36,6 +37,7 @@ __all__ = [
     "lookups_over_time",
     "predicted",
     "predicted_cases",
+    "predicted_versions",
     "pressed",
     "read_rows",
     "repeats",

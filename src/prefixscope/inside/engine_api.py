@@ -122,6 +122,13 @@ def hash_lookahead(config: Any) -> int:
     return int(getattr(config, "num_hash_lookahead_tokens", 0) or 0)
 
 
+def has_lookahead_hashes() -> bool:
+    """Whether this release can hash tokens past a block's end, and be told not to."""
+    from vllm.config import SpeculativeConfig
+
+    return hasattr(SpeculativeConfig, "disable_lookahead_block_hashes")
+
+
 def block_hasher(hash_block: int, lookahead: int) -> Callable[[Any], list[bytes]]:
     """vLLM's own hasher of a request's new full blocks."""
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher

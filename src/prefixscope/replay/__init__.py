@@ -11,10 +11,12 @@ from prefixscope.replay.case import (
     repeats,
     total_tokens,
 )
-from prefixscope.replay.grid import PATTERNS, Cell, Grid, ask
+from prefixscope.replay.grid import PATTERNS, Cell, Grid, ask, default_intervals, heat_grid
+from prefixscope.replay.matrix import Probe
 from prefixscope.replay.pressure import WARM_SHARE, Pressure, PressureRow, default_pools, parse_pools
 from prefixscope.replay.prompts import Share, parse_tokens, read_prompts, thinned
 from prefixscope.replay.releases import RELEASES, choose_releases, install_line
+from prefixscope.replay.survey import Survey, survey
 from prefixscope.replay.worker import Replayer, open_release
 from prefixscope.replay.workload import EXAMPLE, Workload, read_workload
 
@@ -32,14 +34,18 @@ __all__ = [
     "Predicted",
     "Pressure",
     "PressureRow",
+    "Probe",
     "Replayer",
     "Request",
     "ServerSetting",
     "Share",
+    "Survey",
     "Workload",
     "ask",
     "choose_releases",
+    "default_intervals",
     "default_pools",
+    "heat_grid",
     "install_line",
     "open_release",
     "parse_pools",
@@ -47,6 +53,7 @@ __all__ = [
     "read_prompts",
     "read_workload",
     "repeats",
+    "survey",
     "thinned",
     "total_tokens",
 ]

@@ -138,7 +138,8 @@ class ServerSetting:
     """How the server is started, as far as hits depend on it.
 
     ``interval`` None is the release's own default. ``drafter_tokens`` None is no speculative decoding. ``pool_blocks``
-    None is a pool that never evicts.
+    None is a pool that never evicts. ``lookahead_hashes`` False turns off what 0.33.0 hashes of the next block; other
+    releases have no such thing.
     """
 
     interval: Interval = None
@@ -147,6 +148,7 @@ class ServerSetting:
     caching: bool = True
     max_batched_tokens: int | None = None
     max_seqs: int | None = None
+    lookahead_hashes: bool = True
 
     @classmethod
     def from_header(cls, header: Header, *, pool: bool = False) -> ServerSetting:
@@ -162,14 +164,16 @@ class ServerSetting:
 
     def to_json(self) -> dict[str, Any]:
         found = asdict(self)
-        tokens = found.pop("drafter_tokens")
-        return {**found, "drafter": None if tokens is None else {"tokens": tokens}}
+        tokens, lookahead = found.pop("drafter_tokens"), found.pop("lookahead_hashes")
+        drafter = None if tokens is None else {"tokens": tokens, **({} if lookahead else {"lookahead_hashes": False})}
+        return {**found, "drafter": drafter}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ServerSetting:
         known = {one.name: value[one.name] for one in fields(cls) if one.name in value}
         if value.get("drafter"):
             known["drafter_tokens"] = int(value["drafter"]["tokens"])
+            known["lookahead_hashes"] = bool(value["drafter"].get("lookahead_hashes", True))
         return cls(**known)
 
 
@@ -303,7 +307,7 @@ class Outcome:
 
     ``interval`` is 0, tokens or ``"dense"``. ``kept_blocks``, ``kept_bytes`` and ``block_bytes`` are per group (bytes
     None where the geometry does not say). ``left_out`` names fields of the geometry's specs that this release does not
-    have.
+    have. ``drop_groups`` give up a block at lookup; ``lookahead_tokens`` past a block's end enter its hash.
     """
 
     release: str
@@ -316,6 +320,7 @@ class Outcome:
     left_out: tuple[str, ...]
     seconds: float
     block_bytes: tuple[int | None, ...] = ()
+    lookahead_tokens: int = 0
 
     def hit(self, request_id: str) -> int:
         """Hit of the request with that id, tokens."""

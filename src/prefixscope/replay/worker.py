@@ -44,6 +44,7 @@ class Replayer:
         self._errors: IO[str] | None = None
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._number = 0
+        self._closed = False
 
     @property
     def release(self) -> str:
@@ -58,7 +59,8 @@ class Replayer:
         self.close()
 
     def close(self) -> None:
-        """End the process and delete its folder."""
+        """End the process and delete its folder, for good."""
+        self._closed = True
         self._stop()
         with contextlib.suppress(OSError):
             self._scratch.cleanup()
@@ -73,6 +75,8 @@ class Replayer:
         """
         if self._process is not None:
             return
+        if self._closed:
+            raise ReplayError(f"the replay of vLLM {self.release} was given up")
         kit = write_kit(Path(self._scratch.name) / "kit")
         environment = {**os.environ, **self.engine.environment()}
         environment |= kit_environment(kit, self.trace_dir) if self.trace_dir is not None else {"PYTHONPATH": str(kit)}
@@ -161,6 +165,7 @@ class Replayer:
             left_out=tuple(done["left_out"]),
             seconds=done["seconds"],
             block_bytes=tuple(done["bytes_per_block"]),
+            lookahead_tokens=done["lookahead_tokens"],
         )  # fmt: skip
 
     def case(self, case: Case, *, progress: Progress | None = None) -> Outcome:
