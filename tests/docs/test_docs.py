@@ -54,7 +54,7 @@ def test_each_option_of_the_readme_exists(option: str) -> None:
         subprocess.run(
             [sys.executable, "-m", "prefixscope.cli", *command, "--help"], capture_output=True, text=True, check=False
         ).stdout
-        for command in (["run"], ["trace", "show"])
+        for command in (["run"], ["trace", "show"], ["predict"])
     )
     assert option in shown or option in theirs
 

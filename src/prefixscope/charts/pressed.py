@@ -88,12 +88,18 @@ def pressure_title(table: pd.DataFrame) -> str:
         return "No interval changes this workload's hit rate, whatever the pool"
     if len(places) == 1:
         interval = next(iter(places))
-        return f"Interval {interval} hits most of this workload on every pool" + (
-            f" from {best['pool'].iloc[0].removesuffix(' blocks')} to {best['pool'].iloc[-1]}" if len(best) > 1 else ""
-        )
+        if len(best) == 1:
+            return f"Interval {interval} hits most of this workload in a pool of {_pools(best)}"
+        return f"Interval {interval} hits most of this workload on every pool, {_pools(best)}"
     parts = [f"{interval} on {listing(pools)}" for interval, pools in places.items()]
     blocks = "" if parts[-1].endswith("one") else " blocks"
     return f"The best interval moves with the pool: {'; '.join(parts)}{blocks}"
+
+
+def _pools(rows: pd.DataFrame) -> str:
+    """``23,000 blocks``, or ``23,000 blocks to 190,000 blocks``."""
+    first, last = str(rows["pool"].iloc[0]), str(rows["pool"].iloc[-1])
+    return first if first == last else f"{first} to {last}"
 
 
 def _subtitle(workload: str) -> str:

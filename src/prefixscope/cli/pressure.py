@@ -65,7 +65,8 @@ def pressed(
     )
     screen = Screen()
     rows = list(asked.replay(store=engine.cache_folder() / "predictions" / "pressure.jsonl", progress=screen.progress))
-    screen.line("")
+    if screen.live:
+        screen.line("")
     table = frames.pressed(rows, own_pool=own)
     section = sections.pressed(table, asked)
     found = {
