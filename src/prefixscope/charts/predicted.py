@@ -78,7 +78,7 @@ def short_heat(frame: pd.DataFrame, *, block: int) -> Any:
             color=alt.Color(
                 "shade:O",
                 scale=alt.Scale(domain=used, range=list(HEAT)),
-                legend=alt.Legend(title="tokens short of full on send 2", orient="top", columns=8),
+                legend=alt.Legend(title="tokens short of full on send 2", orient="top", columns=8, titleLimit=0),
             ),
         )
         .properties(width=430 if len(panels) > 1 else WIDTH, height=13 * len(names))

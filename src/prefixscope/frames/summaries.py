@@ -160,9 +160,9 @@ def interval_totals(table: pd.DataFrame) -> pd.DataFrame:
 
     Best is what leaves the fewest tokens short on the second sends of **all** prompts, then the cheapest in blocks,
     then the coarsest finite one: a coarse interval may lift long prompts and leave short ones on the floor. Only
-    intervals that were asked for every prompt are in it. ``short``, ``blocks`` and ``bytes`` are sums over prompts, each
-    as often as its ``weight`` says (once without); null where not known. ``front`` marks what no other interval beats
-    in tokens short without keeping more blocks.
+    intervals that were asked for every prompt are in it. ``short``, ``blocks`` and ``bytes`` are sums over prompts,
+    each as often as its ``weight`` says (once without); null where not known. ``front`` marks what no other interval
+    beats in tokens short without keeping more blocks.
     """
     known = table[table["hit_2"].notna()]
     weight = known.get("weight", 1)

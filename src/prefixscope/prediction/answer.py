@@ -18,6 +18,8 @@ from prefixscope.quantities import count, number
 from prefixscope.replay import Cell, Geometry, Grid, Share, Survey, install_line
 from prefixscope.setting import Interval
 
+OTHERS = {"new_ending": "new ending", "follow_up": "follow-up"}
+"""Patterns besides the repeat, and how people read them."""
 MOST_COLUMNS = 3
 """Prompt lengths that a table has columns for."""
 
@@ -181,9 +183,9 @@ def table_rows(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     head = ["vLLM", "interval"]
     for n in shown:
         head += [f"{n:,} send 2", "send 3"]
-    others = [name for name in ("new_ending", "follow_up") if name in set(cases["pattern"])]
+    others = [name for name in OTHERS if name in set(cases["pattern"])]
     in_bytes = bool(repeat["bytes"].notna().all())
-    head += [*(name.replace("_", " ") for name in others), "blocks", *(["MiB"] if in_bytes else [])]
+    head += [*(OTHERS[name] for name in others), "blocks", *(["MiB"] if in_bytes else [])]
     rows: list[list[str]] = []
     for release, part in cases.groupby("release", sort=False):
         names = part.sort_values("interval_order")["interval"].drop_duplicates().tolist()
@@ -217,7 +219,7 @@ def lines(cases: pd.DataFrame) -> list[str]:
         for row in [head, *rows]
     ]
     longest = number(cases["tokens"].max())
-    about = f"Tokens hit; new ending and follow up: send 2 of {longest} tokens; blocks: kept after its first send."
+    about = f"Tokens hit. New ending, follow-up: send 2 of {longest} tokens; blocks: kept after its first send."
     return [*made, about]
 
 

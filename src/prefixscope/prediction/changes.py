@@ -31,9 +31,10 @@ def _checkpoint(table: pd.DataFrame) -> str:
     if not len(behind):
         hits = _by_value(rows, "hit_2", order)
         return f"At interval 0 the second send of {tokens} tokens hits what the third does: {hits}."
+    third = " and ".join(number(value) for value in behind["hit_3"].drop_duplicates())
     text = (
         f"At interval 0 the second send of {tokens} tokens hits {_by_value(behind, 'hit_2', order)}, "
-        f"and only the third {_by_value(behind, 'hit_3', order)}"
+        f"and only the third {third}"
     )
     if not len(level):
         return f"{text}."
@@ -43,7 +44,7 @@ def _checkpoint(table: pd.DataFrame) -> str:
         if kept == before
         else f"with {number(kept)} blocks kept instead of {number(before)}"
     )
-    return f"{text}; the second hits {_by_value(level, 'hit_2', order)} at once, {price}."
+    return f"{text}. The second itself hits {_by_value(level, 'hit_2', order)}, {price}."
 
 
 def _multiple(table: pd.DataFrame) -> str:
@@ -67,7 +68,7 @@ def _drop(table: pd.DataFrame, drafter_group: bool) -> str:
     order, total = rows["release"].tolist(), number(rows["groups"].iloc[0])
     who = "one is the drafter's own" if drafter_group else "none is the drafter's own: it shares the target's KV"
     text = (
-        f"Of {total} KV cache groups ({who}) the drafter makes {_by_value(rows, 'drop_groups', order)} give up a block"
+        f"Of {total} KV cache groups ({who}), {_by_value(rows, 'drop_groups', order)} give up a block for the drafter"
     )
     for row in legacy.itertuples():
         text += f"; with lookahead hashes off {number(row.drop_groups)} on {row.release} too"

@@ -55,7 +55,7 @@ def _sections(prediction: Prediction, cases: pd.DataFrame) -> Sequence[Section]:
             before=("Intervals that come to the same share a row. Look for the rows whose second send is not short.",),
             tables=(
                 Table(
-                    caption="Tokens hit. New ending, follow up and blocks are those of the longest prompt.",
+                    caption="Tokens hit. New ending, follow-up turn and blocks are those of the longest prompt.",
                     columns=tuple(_unique(head)),
                     rows=tuple(tuple(row) for row in rows),
                     numeric=frozenset(_unique(head)[_NUMERIC_FROM:]),

@@ -99,6 +99,8 @@ class Geometry:
                         remedy="give a positive number of tokens",
                     )
                 groups += [Group(**known)] * int(row.get("count", 1))
+            if not groups:
+                raise ReplayError("the geometry has no KV cache group", remedy="give each group's kind and block_size")
             sizes = [group.block_size for group in groups]
             return cls(
                 groups=tuple(groups),

@@ -234,8 +234,14 @@ def heat_grid(grid: Grid, *, columns: int = 100, rows: int = 20) -> Grid:
     lengths = tuple(block * step * n + block // 2 for n in range(-(-longest // (block * step))))
     intervals: tuple[Interval, ...] = (None,)
     if len(grid.intervals) > 1 or grid.intervals[0] is not None:
-        most = max(2, longest // block)
-        ratio = most ** (1 / max(1, rows - 3))
-        found = dict.fromkeys(max(1, round(ratio**n)) * block for n in range(rows - 2))
-        intervals = (0, *found, "dense")
+        intervals = (0, *(block * one for one in _ladder(max(1, longest // block), rows - 2)), "dense")
     return replace(grid, lengths=tuple(n for n in lengths if n), intervals=intervals, patterns=PATTERNS[:1], sends=2)
+
+
+def _ladder(most: int, steps: int) -> list[int]:
+    """Whole numbers from 1 to ``most``, at most ``steps``, in ratios as equal as whole numbers allow."""
+    found = [1]
+    while len(found) < steps and found[-1] < most:
+        left = steps - len(found)
+        found.append(min(most, max(found[-1] + 1, round(found[-1] * (most / found[-1]) ** (1 / left)))))
+    return found

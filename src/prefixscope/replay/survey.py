@@ -7,9 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from prefixscope.errors import ReplayError
+from prefixscope.replay.case import Geometry
 from prefixscope.replay.grid import Cell, Grid, ask
 from prefixscope.replay.matrix import Probe, ask_probes
 from prefixscope.replay.worker import Replayer, open_release
@@ -36,30 +37,44 @@ class Survey:
 
 
 def survey(
-    grid: Grid, releases: Sequence[str], *, heat: Grid | None = None, probes: bool = True, told: Told | None = None
+    grid: Grid,
+    releases: Sequence[str],
+    *,
+    heat: Grid | None = None,
+    geometry_on: Callable[[Replayer], Geometry] | None = None,
+    told: Told | None = None,
 ) -> Survey:
     """Ask every release for the grid, for what tells releases apart, and for the heat map.
+
+    Parameters
+    ----------
+    geometry_on : the geometry of the same server on that release; the grid's own without.
 
     Raises
     ------
     ReplayError
         where every release refuses; it is the first one's.
     """
-    clock = _Clock(len(releases) * (grid.total_sends + (heat.total_sends if heat else 0)), told)
+    together = max(1, min(len(releases), os.cpu_count() or 1, MOST_TOGETHER))
+    clock = _Clock(
+        len(releases) * (grid.total_sends + (heat.total_sends if heat else 0)), len(releases), together, told
+    )
 
     def one(replayer: Replayer) -> Survey:
         with replayer:
-            found = Survey(cells=ask(replayer, grid, told=clock.more))
-            if probes:
-                for drafter in grid.drafters:
-                    found.probes += ask_probes(replayer, grid.geometry, tokens=max(grid.lengths), drafter=drafter)
+            replayer.start()
+            clock.started()
+            geometry = grid.geometry if geometry_on is None else geometry_on(replayer)
+            found = Survey(cells=ask(replayer, replace(grid, geometry=geometry), told=clock.more))
+            for drafter in grid.drafters:
+                found.probes += ask_probes(replayer, geometry, tokens=max(grid.lengths), drafter=drafter)
             if heat is not None:
-                found.heat = ask(replayer, heat, told=clock.more)
+                found.heat = ask(replayer, replace(heat, geometry=geometry), told=clock.more)
             return found
 
     workers = [open_release(release) for release in releases]
     result = Survey()
-    with ThreadPoolExecutor(max(1, min(len(workers), os.cpu_count() or 1, MOST_TOGETHER))) as pool:
+    with ThreadPoolExecutor(together) as pool:
         waiting = [pool.submit(one, worker) for worker in workers]
         try:
             for worker, answer in zip(workers, waiting, strict=True):
@@ -82,17 +97,27 @@ def survey(
 
 
 class _Clock:
-    """Sends done over all workers, and what is left at the pace since the first one."""
+    """Sends done over all workers, and what is left at the pace since the first one, imports to come included."""
 
-    def __init__(self, total: int, told: Told | None) -> None:
-        self._total, self._told = total, told
-        self._done, self._began, self._lock = 0, time.monotonic(), threading.Lock()
+    def __init__(self, total: int, workers: int, together: int, told: Told | None) -> None:
+        self._total, self._waiting, self._together, self._told = total, workers, together, told
+        self._done, self._lock = 0, threading.Lock()
+        self._began = self._first = time.monotonic()
+
+    def started(self) -> None:
+        """A worker has imported vLLM."""
+        with self._lock:
+            self._waiting -= 1
+            if not self._done:
+                self._first = time.monotonic()
 
     def more(self, count: int) -> None:
         with self._lock:
             self._done += count
             if self._told is not None:
-                # Importing vLLM and the first config belong to the time that later workers take as well.
-                known = self._done * 20 >= self._total
-                left = (time.monotonic() - self._began) / self._done * (self._total - self._done) if known else None
+                left = None
+                if self._done * 20 >= self._total:  # the first sends also make configs and hash prompts
+                    pace = (time.monotonic() - self._first) / self._done
+                    imports = (self._first - self._began) * self._waiting / self._together
+                    left = pace * (self._total - self._done) + imports
                 self._told(self._done, self._total, left)
