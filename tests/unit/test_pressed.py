@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from prefixscope import charts, display, frames
+from prefixscope import charts, cli, display, frames
 from prefixscope.replay import Geometry, Pressure, PressureRow, ServerSetting, read_workload
 from prefixscope.sections import pressed
 from prefixscope.setting import Interval
@@ -137,3 +139,66 @@ def test_no_harm_no_sentence(asked: Pressure) -> None:
     section = pressed(frames.pressed([one for one in ROWS if one.pool_blocks != 10_000]), asked)
     assert not any("lowers" in text for text in section.after)
     assert "one after another" in section.before[0]
+
+
+@pytest.fixture
+def replayed(monkeypatch: pytest.MonkeyPatch) -> list[Pressure]:
+    """Workloads are not replayed: they get the rows above, and what was asked is kept."""
+    seen: list[Pressure] = []
+
+    def replay_rows(self: Pressure, **_: object) -> list[PressureRow]:
+        seen.append(self)
+        return ROWS
+
+    monkeypatch.setattr(Pressure, "replay", replay_rows)
+    monkeypatch.setattr("prefixscope.replay.choose_releases", lambda wanted: (wanted or ["0.28.0", "0.29.0"], []))
+    return seen
+
+
+def test_command_prints_table_and_sentences(replayed: list[Pressure], capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a geometry the example is replayed in the incident's, on one release, in four pools."""
+    assert cli.main(["predict", "--workload", "example"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("The best interval moves with the pool")
+    assert "vLLM 0.29.0: interval dense instead of 0" in out
+    assert "10,000         0     12.0%" in out
+    (asked,) = replayed
+    assert (asked.releases, len(asked.pools), asked.setting.drafter_tokens) == (("0.29.0",), 4, 7)
+    assert asked.intervals[0] is None
+    assert asked.concurrency == 1
+
+
+def test_command_takes_pools_intervals_and_releases(
+    replayed: list[Pressure], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pools in blocks or bytes, intervals, releases, requests in flight; JSON on stdout, and a page."""
+    words = "--pool-blocks 50000,16GiB --intervals 0,dense --vllm 0.28.0,0.33.0 --drafter off --concurrency 4 --json"
+    page = tmp_path / "page.html"
+    assert cli.main(["predict", "--workload", "example", *words.split(), "-o", str(page)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (asked,) = replayed
+    assert (asked.pools, asked.intervals, asked.releases) == ((50_000, 2048), (0, "dense"), ("0.28.0", "0.33.0"))
+    assert (asked.setting.drafter_tokens, asked.concurrency, found["concurrency"]) == (None, 4, 4)
+    assert [row["hit_rate"] for row in found["rows"][:3]] == [0.12, 0.10, 0.06]
+    text = page.read_text()
+    assert "under pressure" in text
+    assert "unpressured" not in text
+    assert "50,000 blocks" in text
+
+
+def test_several_pools_need_a_workload(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Pools compete for nothing without traffic: more than one is refused in words."""
+    geometry = tmp_path / "geometry.json"
+    geometry.write_text(json.dumps({"groups": [{"kind": "full", "block_size": 16}]}))
+    assert cli.main(["predict", "--geometry", str(geometry), "--pool-blocks", "1000,2000"]) == 2
+    assert "--workload example" in capsys.readouterr().err
+
+
+def test_own_pool_is_the_servers(replayed: list[Pressure], capsys: pytest.CaptureFixture[str]) -> None:
+    """With a server's trace its groups, its settings and its pool are taken; the pool is marked as its own."""
+    trace = Path(__file__).resolve().parents[1] / "data" / "trace-incident.jsonl"
+    assert cli.main(["predict", "--workload", str(trace), "--trace", str(trace), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["geometry"]["pool_blocks"] == 20_000
+    assert 20_000 in replayed[0].pools
+    assert replayed[0].setting.drafter_tokens == 7

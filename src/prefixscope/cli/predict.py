@@ -172,6 +172,17 @@ def _drafter(text: str) -> int:
     return int(text)
 
 
+def _pools(text: str) -> str:
+    from prefixscope.replay import Geometry, parse_pools
+
+    try:
+        # Bytes are counted when the geometry is known; what is no size at all is refused before that.
+        parse_pools(text, Geometry.from_json({"groups": [{"kind": "full", "block_size": 1, "bytes_per_block": 1}]}))
+    except ReplayError as error:
+        raise argparse.ArgumentTypeError(error.what) from None
+    return text
+
+
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -206,6 +217,7 @@ def add(commands: Commands) -> None:
     )
     predict.add_argument(
         "--pool-blocks",
+        type=_pools,
         metavar="N",
         help="blocks of the pool, or a size such as 20GiB (default: one that never evicts); N,N… with --workload",
     )
