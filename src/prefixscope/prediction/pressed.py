@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ def render_pressed(section: Section, rows: Mapping[str, Any], target: Path) -> P
         advice=None,
         upgrade="",
         notes=section.after,
-        sections=[section],
+        # What was replayed and what follows from it stand above, as the answer.
+        sections=[replace(section, before=section.before[1:], after=())],
         downloads=[page.download("pressure.json", "every row and the geometry", json.dumps(rows, sort_keys=True))],
         pressure="under pressure",
         cache="in a cache of each size, which they fill themselves",
