@@ -14,6 +14,7 @@ from prefixscope.charts.latency import first_token
 from prefixscope.charts.lookups import lookups_over_time
 from prefixscope.charts.outputs import equality_matrix
 from prefixscope.charts.predicted import interval_front, short_heat, version_matrix
+from prefixscope.charts.pressed import hit_rate_under_pressure, pressure_title
 from prefixscope.charts.retention import cost_against_shortfall, hit_against_interval
 from prefixscope.charts.ruler import block_ruler
 from prefixscope.charts.store import store_ruler
@@ -27,10 +28,12 @@ __all__ = [
     "evictions_over_time",
     "first_token",
     "hit_against_interval",
+    "hit_rate_under_pressure",
     "hits_by_length",
     "hits_by_send",
     "interval_front",
     "lookups_over_time",
+    "pressure_title",
     "short_heat",
     "store_ruler",
     "time_spent",

@@ -12,12 +12,14 @@ from prefixscope.frames.evictions import evictions_over_time
 from prefixscope.frames.export import frames_to_csv
 from prefixscope.frames.outputs import answers, comparisons, equality
 from prefixscope.frames.predicted import predicted, predicted_cases, predicted_versions
+from prefixscope.frames.pressed import TIE, pressed
 from prefixscope.frames.requests import repeats, send_label, sends, worst
 from prefixscope.frames.rows import doubts, load_run, read_rows, trace_headers
 from prefixscope.frames.summaries import agreement, crosscheck, hits, interval_totals, latency, predicted_sweep, sweep
 from prefixscope.frames.traced import causes, lookups_over_time, stores
 
 __all__ = [
+    "TIE",
     "agreement",
     "answers",
     "blocks",
@@ -41,6 +43,7 @@ __all__ = [
     "predicted_cases",
     "predicted_sweep",
     "predicted_versions",
+    "pressed",
     "read_rows",
     "repeats",
     "send_label",

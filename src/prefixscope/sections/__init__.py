@@ -8,11 +8,12 @@ from prefixscope.sections.crosscheck import predicted
 from prefixscope.sections.hits import headline_figure, hit_lengths
 from prefixscope.sections.latency import first_token
 from prefixscope.sections.outputs import equality
+from prefixscope.sections.pressed import pressed
 from prefixscope.sections.record import engines, time_spent, warnings
 from prefixscope.sections.retention import cost, sweep
 from prefixscope.sections.section import Figure, Section, Table, command
 
-__all__ = ["Figure", "Section", "Table", "command", "engines", "headline_figure", "sections"]
+__all__ = ["Figure", "Section", "Table", "command", "engines", "headline_figure", "pressed", "sections"]
 
 
 def sections(material: Material, *, include_text: bool = False) -> list[Section]:
