@@ -494,7 +494,12 @@ def _without_prompt(message: str, sent: Mapping[str, Any]) -> str:
 
 def _too_long(message: str) -> bool:
     message = message.lower()
-    return "context length" in message or ("maximum" in message and "token" in message) or "too long" in message
+    return (
+        "context length" in message
+        or "context size" in message
+        or ("maximum" in message and "token" in message)
+        or "too long" in message
+    )
 
 
 def why_broken(error: requests.RequestException) -> str:

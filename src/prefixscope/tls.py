@@ -36,7 +36,7 @@ def explain(text: str) -> tuple[str, str]:
     return "the certificate is not trusted here", _TRUST
 
 
-def spoken_at(url: str, timeout_s: float = 2.0) -> bool:
+def spoken_at(url: str, timeout_s: float = 1.0) -> bool:
     """Whether a server that was asked in plain HTTP completes a TLS handshake instead; nothing is sent over it."""
     try:
         parts = urlsplit(url)
