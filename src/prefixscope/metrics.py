@@ -95,6 +95,11 @@ def counters(text: str | None) -> Counters:
     return Counters(**{key: _total(text, names) for key, names in NAMES.items()})
 
 
+def counter_name(text: str | None, key: str = "queries") -> str | None:
+    """The name under which a page has this counter of ``NAMES``; None where it has it under none."""
+    return next((name for name in NAMES[key] if samples(text or "", name)), None)
+
+
 def drafting(text: str | None) -> Drafting:
     """The counters of speculative decoding in a ``/metrics`` page; all None for no page."""
     places: dict[int, float] = {}

@@ -54,7 +54,7 @@ def test_each_option_of_the_readme_exists(option: str) -> None:
         subprocess.run(
             [sys.executable, "-m", "prefixscope.cli", *command, "--help"], capture_output=True, text=True, check=False
         ).stdout
-        for command in (["run"], ["trace", "show"])
+        for command in (["run"], ["check"], ["trace", "show"])
     )
     assert option in shown or option in theirs
 
@@ -73,7 +73,18 @@ def test_each_module_is_in_the_layout() -> None:
 
 def test_left_never_imports_right() -> None:
     """Within a folder of modules each imports only those that CONTRIBUTING draws to its left."""
-    for folder in ("inside", "trace", "diagnosis", "terminal", "frames", "charts", "sections", "cli"):
+    for folder in (
+        "inside",
+        "trace",
+        "diagnosis",
+        "terminal",
+        "frames",
+        "charts",
+        "sections",
+        "preflight",
+        "check",
+        "cli",
+    ):
         drawn = re.search(rf"^  {folder}/  +(\w+(?: \w+)*)$", CONTRIBUTING, re.MULTILINE)
         assert drawn, folder
         order = drawn[1].split()

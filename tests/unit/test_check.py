@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -55,10 +58,11 @@ def test_little_is_asked_beside_the_requests(stub: StubServer) -> None:
 
 
 def test_two_checks_share_nothing(stub: StubServer) -> None:
-    """The first send is cold each time, also where the server ignores the salt."""
+    """The first send is cold each time, also where the server ignores the salt, and no cache is reset for it."""
     stub.honours_salt = False
     for _ in range(2):
         assert asked(stub).evidence.sends[0].cached_tokens == 0
+    assert not any("reset" in path for path, _, _ in stub.requests)
 
 
 # --- null is not zero ----------------------------------------------------------------------------------------------
@@ -591,3 +595,68 @@ def test_the_exceptions_are_the_packages_own(stub: StubServer) -> None:
     stub.always("/v1/models", Reply(close=True))
     with pytest.raises((TargetError, Unreachable)):
         asked(stub)
+
+
+# --- what it never does --------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_streamed(stub: StubServer) -> None:
+    """Usage is read from whole answers: no request asks for a stream, whose usage some servers leave out."""
+    stub.sends = 2
+    asked(stub)
+    assert not any("stream" in body or "stream_options" in body for body in stub.sent())
+
+
+def test_requests_go_one_after_another(stub: StubServer) -> None:
+    """What is sent at once shares nothing, so never two requests are under way together."""
+    under_way, most = [0], [0]
+    inner = stub.respond
+
+    def respond(path: str, body: dict[str, Any], headers: dict[str, str]) -> Reply:
+        under_way[0] += 1
+        most[0] = max(most[0], under_way[0])
+        reply = inner(path, body, headers)
+        under_way[0] -= 1
+        return reply
+
+    stub.respond = respond  # type: ignore[method-assign]
+    stub.sends = 2
+    asked(stub)
+    assert most == [1]
+
+
+def test_speed_is_no_evidence(stub: StubServer) -> None:
+    """A second send that is much faster and reuses nothing is none: a warm-up is not a hit."""
+    stub.prefix_caching, stub.has_metrics = False, False
+    inner = stub.respond
+    first = [True]
+
+    def respond(path: str, body: dict[str, Any], headers: dict[str, str]) -> Reply:
+        reply = inner(path, body, headers)
+        slow, first[0] = path == CHAT and first[0], first[0] and path != CHAT
+        return Reply(reply.status, reply.body, reply.headers, delay_s=0.3) if slow else reply
+
+    stub.respond = respond  # type: ignore[method-assign]
+    found = asked(stub)
+    cold, second = found.evidence.sends[:2]
+    assert cold.seconds > 2 * second.seconds
+    assert found.code == "none"
+
+
+def test_only_what_our_sends_added_is_counted(stub: StubServer) -> None:
+    """A long history of misses in the counters does not dilute the one send that is measured."""
+    stub.reports_cached, stub._queries = False, 10**9
+    found = asked(stub)
+    second = found.evidence.sends[1]
+    assert found.to_json()["counters"]["queries"] == second.prompt_tokens
+
+
+def test_a_check_needs_no_pandas() -> None:
+    """A deploy gate starts quickly: neither pandas nor Altair nor papermill is loaded for it."""
+    code = "import sys\nfrom prefixscope import check, cli\n"
+    code += "print(sorted({'pandas', 'altair', 'papermill', 'numpy'} & set(sys.modules)))"
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )  # fmt: skip
+    assert found.stdout.strip() == "[]"

@@ -11,7 +11,6 @@ from prefixscope.check.evidence import FIRST, LENGTH, TURN, Evidence, Sent, allo
 from prefixscope.check.notes import by_counters, notes
 from prefixscope.check.outcome import Outcome, ratio, subject
 from prefixscope.preflight import fact as f
-from prefixscope.quantities import count
 
 COLD_SHARE = 0.1
 """A first send under words of its own may hit the chat template's beginning, and nothing like a tenth of the prompt."""
@@ -38,12 +37,12 @@ def judge(e: Evidence) -> Outcome:
 def _failed(e: Evidence) -> Outcome | None:
     if not e.failure or e.send(FIRST, 2):
         return None
-    done = count(len(e.sends), "request")
+    done = f"{len(e.sends)} request{'' if len(e.sends) == 1 else 's'}"
     state = "the engine does not answer any more" if e.dead else "the server still answers"
     return Outcome(
         code="inconclusive",
         cause="engine-failed" if e.dead or " 500" in e.failure else "refused",
-        sentence=f"{subject(e)}: a request failed after {done} had been answered, so reuse can't be judged.",
+        sentence=f"{subject(e)}: a request failed after {done} had answers, so reuse can't be judged.",
         because=f"{e.failure.splitlines()[0]}; {state}",
         remedy="read the server's log, and check again",
         evidence=e,

@@ -48,6 +48,7 @@ def facts(seen: Seen) -> tuple[Fact, ...]:
         _batch(seen),
         Fact(RANKS, metrics.engines(seen.page) or None, CONFIG),
         _mean_prompt(seen),
+        Fact("counters of the prefix cache", metrics.counter_name(seen.page), "/metrics"),
         Fact("gateway", seen.gateway, "response headers"),
     ]
     for name, key in (("scheduler block, tokens", "scheduler_block"), ("hash block, tokens", "hash_block")):

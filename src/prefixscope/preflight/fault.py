@@ -18,17 +18,6 @@ from packaging.version import InvalidVersion, Version
 from prefixscope import resources
 from prefixscope.preflight import fact as f
 
-CONDITIONS = (
-    "speculation",
-    "interval",
-    "sparse_groups",
-    "mamba",
-    "variable",
-    "model",
-    "batch_below",
-    "block_above_batch",
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
