@@ -12,6 +12,7 @@ from prefixscope.frames.export import frames_to_csv
 from prefixscope.frames.outputs import answers, comparisons, equality
 from prefixscope.frames.requests import repeats, send_label, sends, worst
 from prefixscope.frames.rows import doubts, load_run, read_rows, trace_headers
+from prefixscope.frames.served import facts
 from prefixscope.frames.summaries import agreement, hits, latency, sweep
 from prefixscope.frames.traced import lookups_over_time, stores
 
@@ -22,6 +23,7 @@ __all__ = [
     "comparisons",
     "doubts",
     "equality",
+    "facts",
     "frames_to_csv",
     "group_label",
     "groups",

@@ -51,9 +51,6 @@ def facts(seen: Seen) -> tuple[Fact, ...]:
         Fact("counters of the prefix cache", metrics.counter_name(seen.page), "/metrics"),
         Fact("gateway", seen.gateway, "response headers"),
     ]
-    for name, key in (("scheduler block, tokens", "scheduler_block"), ("hash block, tokens", "hash_block")):
-        if key in seen.header:
-            found.append(Fact(name, integer(seen.header[key]), TRACE))
     return tuple(fact if fact.value not in (None, "") else Fact(fact.name, None, NOWHERE) for fact in found)
 
 
