@@ -583,6 +583,14 @@ def test_a_key_never_shows(
     assert secret not in shown.out + shown.err
 
 
+def test_a_servers_names_do_nothing_to_the_terminal(stub: StubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """Control characters in a release or a model's name are shown as marks."""
+    stub.version, stub.model = "0.29.0\x1b[2J", "ti\x1b]0;x\x07ny"
+    stub.lora = None
+    assert cli.main(["check", stub.url, "--tokens", "600"]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
 def test_metrics_that_fail_in_the_middle_do_no_harm(stub: StubServer) -> None:
     """A page that is gone at the end of the check leaves the verdict as it is."""
     stub.reply_once(METRICS, Reply(body="# HELP a b\nvllm:prefix_cache_queries_total 1\n"))

@@ -23,11 +23,11 @@ def _check(options: argparse.Namespace) -> int:
     from prefixscope.client import Client
 
     def say(line: str) -> None:
-        print(mask(f"prefixscope: {line}"), file=sys.stderr, flush=True)
+        print(_shown(f"prefixscope: {line}"), file=sys.stderr, flush=True)
 
     with Client(options.url, key_env=options.key_env) as client:
         found = check(client, model=options.model, tokens=options.tokens, min_reuse=options.min_reuse, say=say)
-    print(json.dumps(found.to_json(), indent=2) if options.json else _text(found))
+    print(mask(json.dumps(found.to_json(), indent=2)) if options.json else _text(found))
     return EXITS.get(found.code, CANNOT_TELL)
 
 
@@ -44,7 +44,12 @@ def _text(found: Outcome) -> str:
     for one in (*found.evidence.findings, *found.notes):
         lines.append(f"  {one.code}: {one.detail}; {one.remedy}")
     lines += ["", f"verdict: {found.code}"]
-    return mask("\n".join(lines))
+    return "\n".join(map(_shown, lines))
+
+
+def _shown(line: str) -> str:
+    """Without keys, and without what a name of the server's could do to a terminal."""
+    return mask("".join(one if one.isprintable() else "�" for one in line))
 
 
 def _share(text: str) -> float:
