@@ -285,7 +285,7 @@ class Client:
             raise Unreachable(
                 f"{method} {self.url}{path}: no answer within {timeout_s:.0f} s",
                 cause="the server is starting, overloaded or stuck",
-                remedy=f"curl -m 10 {self.url}/health, then run again with --resume",
+                remedy=f"curl -m 10 {self.url}/health, then try again (prefixscope run goes on with --resume)",
             ) from error
         except (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema) as error:
             raise Unreachable(f"{self.url!r} is not a URL", remedy="use the form http://host:8000") from error
@@ -368,7 +368,7 @@ class Client:
             cause = (
                 f"the server is overloaded or limits the rate ({retries} retries within {self.retry_budget_s:.0f} s)"
             )
-            remedy = "run again later with --resume"
+            remedy = "try again later (prefixscope run goes on with --resume)"
         elif status >= 500:
             cause = "the engine failed on this request; it may be dead"
         return Rejected(

@@ -218,6 +218,14 @@ def test_a_small_hit_on_the_template_is_no_reuse(stub: StubServer) -> None:
     assert asked(stub).code == "none"
 
 
+def test_a_template_that_fills_a_short_prompt_is_believed(stub: StubServer) -> None:
+    """Of 120 tokens 40 may be a chat template's own, which a server without salts has seen before."""
+    stub.block = 8
+    usage_of(stub, lambda own, n: {**own, "prompt_tokens_details": {"cached_tokens": 40 if n == 1 else 112}})
+    found = asked(stub, tokens=120)
+    assert (found.code, found.cause) == ("reuses", "")
+
+
 # --- misses, told apart --------------------------------------------------------------------------------------------
 
 

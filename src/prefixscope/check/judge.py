@@ -12,8 +12,8 @@ from prefixscope.check.notes import by_counters, notes
 from prefixscope.check.outcome import Outcome, ratio, subject
 from prefixscope.preflight import fact as f
 
-COLD_SHARE = 0.1
-"""A first send under words of its own may hit the chat template's beginning, and nothing like a tenth of the prompt."""
+COLD_SHARE, COLD_TOKENS = 0.1, 256
+"""A first send under words of its own may hit the chat template's beginning: not more than both of these."""
 BUSY_TOKENS = 100_000
 """Tokens of other requests between two sends that may have pushed ours out, where the pool's size is not known."""
 DETAILS = {
@@ -52,7 +52,7 @@ def _failed(e: Evidence) -> Outcome | None:
 def _not_believed(e: Evidence) -> Outcome | None:
     impossible = next((s for s in e.sends if s.share is not None and s.share > 1), None)
     cold = e.send(FIRST, 1)
-    if impossible is None and (cold is None or cold.share is None or cold.share <= COLD_SHARE):
+    if impossible is None and not (cold and _too_warm(cold)):
         return None
     told = impossible or cold
     assert told is not None  # one of the two is why we are here
@@ -68,6 +68,13 @@ def _not_believed(e: Evidence) -> Outcome | None:
         remedy=fault.remedy if fault and whole else "ask the engine at its own address",
         evidence=e,
     )
+
+
+def _too_warm(cold: Sent) -> bool:
+    if cold.share is None or cold.cached_tokens is None or cold.prompt_tokens is None:
+        return False
+    template = cold.share <= COLD_SHARE or cold.cached_tokens <= COLD_TOKENS
+    return not template or cold.cached_tokens >= cold.prompt_tokens - 1
 
 
 def _not_reported(e: Evidence) -> Outcome | None:
