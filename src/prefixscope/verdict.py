@@ -246,6 +246,8 @@ def _known_fault(run: Mapping[str, Any], third: pd.DataFrame) -> _Help:
     if len(third) and (third["cached_tokens"].fillna(0) > 0).any():
         # Only layers whose checkpoints are thinned out miss once and hit afterwards.
         at = replace(at, sparse_groups=True)
+    elif third["cached_tokens"].notna().any():
+        return _Help()  # a third send that misses too has another cause
     faults = preflight.matching(at, "second send misses")
     if not faults:
         return _Help()

@@ -321,6 +321,28 @@ def test_servers_behind_a_balancer_are_told_by_their_pages(stub: StubServer) -> 
     assert (found.code, found.cause) == ("none", "several-servers")
 
 
+def test_a_lucky_hit_behind_a_balancer_is_noted(stub: StubServer) -> None:
+    """Where different processes answer /metrics, a second send that hits did so by luck, and that is said."""
+    stub.ranks, stub.balanced = 3, True
+    inner = stub.respond
+
+    def respond(path: str, body: dict[str, Any], headers: dict[str, str]) -> Reply:
+        return inner(path, body, {**headers, "x-data-parallel-rank": "0"})
+
+    stub.respond = respond  # type: ignore[method-assign]
+    found = asked(stub)
+    assert found.code == "reuses"
+    assert "several-servers" in [note.code for note in found.notes]
+
+
+def test_misses_on_every_send_are_not_blamed_on_a_fault_whose_third_send_hits(stub: StubServer) -> None:
+    """Three zeros on 0.29.0 with a drafter have another cause than the known one."""
+    stub.sends, stub.labels = 10**6, {"prefix_cache_retention_interval": "0"}
+    stub.more_metrics = ["vllm:spec_decode_num_drafts_total 7"]
+    found = asked(stub)
+    assert (found.code, found.cause, found.because) == ("none", "", "")
+
+
 def test_servers_behind_a_gateway_are_told_by_a_filler(stub: StubServer) -> None:
     """Without /metrics a short request between the two sends brings the hit back where two servers take turns."""
     stub.ranks, stub.has_metrics = 2, False

@@ -38,7 +38,7 @@ def why_nothing(e: Evidence) -> tuple[str, str, str]:
     at = preflight.situation(e.facts)
     # Only layers whose checkpoints are thinned out miss once and hit afterwards.
     at = replace(at, sparse_groups=True) if third else at
-    faults = preflight.matching(at, "second send misses")
+    faults = preflight.matching(at, "second send misses" if third else "no send hits")
     if faults:
         return f"known-fault-{faults[0].id}", faults[0].sentence, faults[0].remedy
     if third:

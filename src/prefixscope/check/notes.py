@@ -34,6 +34,14 @@ def notes(e: Evidence) -> tuple[Finding, ...]:
                 "check again when the server is less busy",
             )
         )
+    if e.several_servers:
+        found.append(
+            Finding(
+                "several-servers",
+                "several servers answer behind this address, so a hit takes luck, or a router that knows the prefix",
+                "check each server at its own address, and the router's affinity",
+            )
+        )
     if e.template_date:
         found.append(
             Finding(

@@ -60,7 +60,9 @@ class Prober:
             self._probe()
         except TargetError as error:
             self._failed(error)
-        total = self._delta(self.seen.page, sum(s.prompt_tokens or 0 for s in self.asker.sends))
+        # Read once: counters that lag behind the last answer are left alone rather than waited for.
+        total = self._delta(self.seen.page, 0)
+        self.several = self.several or self._differing_pages()
         self._compare_templates()
         return Evidence(
             url=self.client.url,
@@ -138,7 +140,8 @@ class Prober:
             self._turn(messages, answer)
             return
         self._compare_templates()
-        self.several = self._several_servers()
+        self._pages += [self.client.metrics(), self.client.metrics()]
+        self.several = self._differing_pages()
         if (f.number(self.facts, f.RANKS) or 0) > 1:
             self._pinned()
         elif self.seen.page is None:
@@ -222,9 +225,8 @@ class Prober:
                 break
         return delta
 
-    def _several_servers(self) -> bool:
-        """Whether ``/metrics`` comes from different processes: a balancer stands in front of several servers."""
-        self._pages += [self.client.metrics(), self.client.metrics()]
+    def _differing_pages(self) -> bool:
+        """Whether ``/metrics`` came from different processes: a balancer stands in front of several servers."""
         pages = [page for page in self._pages if page]
         for name in PROCESS:
             values = {tuple(sorted(value for _, value in metrics.samples(page, name))) for page in pages}
