@@ -526,9 +526,12 @@ def test_an_attached_servers_verdict_names_its_releases_remedy(alone: StubServer
     assert "0.30.0" in found.sentence
 
 
-def test_an_attached_server_of_another_release_is_promised_nothing(alone: StubServer, attach: Attach) -> None:
-    """The same misses on a release without that fault have no remedy from the table."""
-    alone.sends, alone.version, alone.labels = 2, "0.32.0", {"prefix_cache_retention_interval": "0"}
+@pytest.mark.parametrize(("sends", "version"), [(2, "0.32.0"), (10**6, "0.29.0")])
+def test_an_attached_server_is_promised_nothing_by_another_fault(
+    alone: StubServer, attach: Attach, sends: int, version: str
+) -> None:
+    """Another release's misses, and misses on the third send too, have no remedy from the table."""
+    alone.sends, alone.version, alone.labels = sends, version, {"prefix_cache_retention_interval": "0"}
     alone.more_metrics = ["vllm:spec_decode_num_drafts_total 7"]
     investigation = attach()
     measured(investigation)
