@@ -7,6 +7,7 @@ Charts carry no colours of ink or paper: ``theme.vega_config`` gives them, light
 from __future__ import annotations
 
 from prefixscope.charts.clock import time_spent
+from prefixscope.charts.evictions import evictions_over_time
 from prefixscope.charts.hits import hits_by_length, hits_by_send
 from prefixscope.charts.lanes import block_range
 from prefixscope.charts.latency import first_token
@@ -15,12 +16,14 @@ from prefixscope.charts.outputs import equality_matrix
 from prefixscope.charts.retention import cost_against_shortfall, hit_against_interval
 from prefixscope.charts.ruler import block_ruler
 from prefixscope.charts.store import store_ruler
+from prefixscope.charts.titles import with_configs
 
 __all__ = [
     "block_range",
     "block_ruler",
     "cost_against_shortfall",
     "equality_matrix",
+    "evictions_over_time",
     "first_token",
     "hit_against_interval",
     "hits_by_length",
@@ -28,4 +31,5 @@ __all__ = [
     "lookups_over_time",
     "store_ruler",
     "time_spent",
+    "with_configs",
 ]

@@ -8,22 +8,26 @@ from __future__ import annotations
 
 from prefixscope.frames.cache import blocks, group_label, groups, kept, lookups
 from prefixscope.frames.clock import servers, timeline
+from prefixscope.frames.evictions import evictions_over_time
 from prefixscope.frames.export import frames_to_csv
 from prefixscope.frames.outputs import answers, comparisons, equality
 from prefixscope.frames.predicted import predicted, predicted_cases
 from prefixscope.frames.requests import repeats, send_label, sends, worst
 from prefixscope.frames.rows import doubts, load_run, read_rows, trace_headers
 from prefixscope.frames.served import facts
-from prefixscope.frames.summaries import agreement, hits, latency, sweep
-from prefixscope.frames.traced import lookups_over_time, stores
+from prefixscope.frames.summaries import agreement, crosscheck, hits, latency, predicted_sweep, sweep
+from prefixscope.frames.traced import causes, lookups_over_time, stores
 
 __all__ = [
     "agreement",
     "answers",
     "blocks",
+    "causes",
     "comparisons",
+    "crosscheck",
     "doubts",
     "equality",
+    "evictions_over_time",
     "facts",
     "frames_to_csv",
     "group_label",
@@ -36,6 +40,7 @@ __all__ = [
     "lookups_over_time",
     "predicted",
     "predicted_cases",
+    "predicted_sweep",
     "read_rows",
     "repeats",
     "send_label",
