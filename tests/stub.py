@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +19,7 @@ from typing import Any
 
 BLOCK = 64
 CHAT, MODELS, METRICS, TOKENIZE, VERSION = "/v1/chat/completions", "/v1/models", "/metrics", "/tokenize", "/version"
+DETOKENIZE = "/detokenize"
 HTML_PAGE = "<!doctype html><html><head><title>Welcome</title></head><body>a web server, not vLLM</body></html>"
 BOS, TURN, END = 256, 257, 258
 
@@ -61,7 +62,14 @@ class StubServer:
     tokenizer : ``bytes``; ``pairs`` counts every byte twice, so half of all lengths can't be made; None has no
         ``/tokenize``.
     has_metrics, engines, prefix_caching : of the ``/metrics`` page.
-    hits_skew : added to the hits that ``/metrics`` counts for each request.
+    hits_skew, others_tokens : added to the hits and queries that ``/metrics`` counts for each request.
+    labels, more_metrics : further labels of ``vllm:cache_config_info``; further lines of the page.
+    owned_by, headers : of ``/v1/models``; of every answer.
+    block : tokens of one block; sends : how often a prefix must have been sent before it hits (2: the third send does).
+    ranks : caches that requests take turns on, each a server of its own to ``/metrics`` where ``balanced``;
+        ``X-data-parallel-rank`` picks one where ``pins``.
+    refuses : fields that get a 400.
+    head : what the chat template writes before the first message.
     max_model_len : longer prompts are a 400.
     answer : prompt token ids, salt and number of the request → the answer's token ids (bytes).
     edit : changes a chat answer before it is sent; gets the answer and the request's body. It may give a Reply.
@@ -79,14 +87,23 @@ class StubServer:
         self.has_metrics = True
         self.engines = 1
         self.prefix_caching = True
-        self.hits_skew = 0
+        self.hits_skew = self.others_tokens = 0
+        self.labels: dict[str, str] = {}
+        self.more_metrics: list[str] = []
+        self.owned_by: str | None = "vllm"
+        self.headers: dict[str, str] = {}
+        self.block, self.sends = BLOCK, 1
+        self.ranks, self.balanced, self.pins = 1, False, True
+        self.refuses: tuple[str, ...] = ()
+        self.head: Callable[[], str] = lambda: ""
         self.max_model_len = 16_384
         self.answer: Callable[[Sequence[int], str, int], list[int]] = default_answer
         self.edit: Callable[[dict[str, Any], dict[str, Any]], Any] = lambda answer, request: answer
         self.requests: list[tuple[str, dict[str, Any], dict[str, str]]] = []
         self._once: dict[str, deque[Reply]] = {}
         self._always: dict[str, Reply] = {}
-        self._cache: set[tuple[Any, ...]] = set()
+        self._cache: Counter[int] = Counter()
+        self._turn = self._pages = 0
         self._queries = self._hits = 0
         self._lock = threading.Lock()
         self._http = _Server(("127.0.0.1", 0), _handler(self))
@@ -121,7 +138,7 @@ class StubServer:
     def tokens(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """A chat prompt's token ids: turn mark, the role's first byte, the bytes, end mark; then the answer's mark."""
         copies = 2 if self.tokenizer == "pairs" else 1
-        ids = [BOS]
+        ids = [BOS, *self.head().encode()]
         for message in messages:
             content = [byte for byte in message["content"].encode() for _ in range(copies)]
             ids += [TURN, ord(message["role"][0]), *content, END]
@@ -145,6 +162,7 @@ class StubServer:
                 METRICS: self._metrics,
                 TOKENIZE: self._tokenize,
                 VERSION: self._version,
+                DETOKENIZE: self._detokenize,
                 CHAT: self._chat,
             }
             return routes[path](body, headers) if path in routes else error(404, "Not Found")
@@ -153,6 +171,7 @@ class StubServer:
         entries: list[dict[str, Any]] = [{"id": self.model, "parent": None, "max_model_len": self.max_model_len}]
         if self.lora:
             entries.append({"id": self.lora, "parent": self.model, "max_model_len": None})
+        entries = [{**entry, "owned_by": self.owned_by} for entry in entries]
         return Reply(body={"object": "list", "data": [{"object": "model", **entry} for entry in entries]})
 
     def _version(self, body: dict[str, Any], headers: dict[str, str]) -> Reply:
@@ -163,6 +182,13 @@ class StubServer:
             return error(404, "Not Found")
         ids = self.tokens(body["messages"])
         return Reply(body={"count": len(ids), "max_model_len": self.max_model_len, "tokens": ids})
+
+    def _detokenize(self, body: dict[str, Any], headers: dict[str, str]) -> Reply:
+        if self.tokenizer is None:
+            return error(404, "Not Found")
+        return Reply(
+            body={"prompt": bytes(token for token in body["tokens"] if token < 256).decode("utf-8", "replace")}
+        )
 
     def _metrics(self, body: dict[str, Any], headers: dict[str, str]) -> Reply:
         if not self.has_metrics:
@@ -182,7 +208,12 @@ class StubServer:
             labels = (
                 f'block_size="32",enable_prefix_caching="{self.prefix_caching}",engine="{engine}",num_gpu_blocks="4096"'
             )
+            labels += "".join(f',{name}="{value}"' for name, value in self.labels.items())
             lines.append(f"vllm:cache_config_info{{{labels}}} 1.0")
+        if self.balanced:
+            self._pages += 1
+            lines.append(f"process_start_time_seconds 1.7e+09{self._pages % self.ranks}")
+        lines += self.more_metrics
         return Reply(body="\n".join([*lines, ""]), headers={"Content-Type": "text/plain; version=0.0.4"})
 
     def _chat(self, body: dict[str, Any], headers: dict[str, str]) -> Reply:
@@ -193,9 +224,17 @@ class StubServer:
             return error(
                 400, f"This model's maximum context length is {self.max_model_len} tokens. Your request has {len(ids)}."
             )
+        for name in self.refuses:
+            if name in body:
+                return error(400, f"Unsupported parameter: '{name}'")
         salt = body.get("cache_salt") or ""
-        cached = self._look_up_and_store(ids, (body["model"], salt if self.honours_salt else ""))
-        answered = self.answer(ids, salt, len(self.sent()))[: body["max_tokens"]]
+        rank = self._turn % self.ranks
+        self._turn += 1
+        if self.pins and "x-data-parallel-rank" in headers:
+            rank = int(headers["x-data-parallel-rank"])
+        cached = self._look_up_and_store(ids, (body["model"], salt if self.honours_salt else "", str(rank)))
+        budget = body.get("max_tokens") or body.get("max_completion_tokens") or 1
+        answered = self.answer(ids, salt, len(self.sent()))[:budget]
         choice: dict[str, Any] = {
             "index": 0,
             "message": {"role": "assistant", "content": bytes(answered).decode("utf-8", "replace")},
@@ -226,16 +265,16 @@ class StubServer:
             else Reply(body=edited, headers={"X-Request-Id": headers.get("x-request-id", "")})
         )
 
-    def _look_up_and_store(self, ids: Sequence[int], space: tuple[str, str]) -> int:
+    def _look_up_and_store(self, ids: Sequence[int], space: tuple[str, ...]) -> int:
         """The hit length of a prompt, which is then in the cache. At least one token is always computed."""
         hit, key, whole = 0, hash(space), True
-        for stop in range(BLOCK, len(ids) + 1, BLOCK):
-            key = hash((key, tuple(ids[stop - BLOCK : stop])))
-            whole = whole and (key,) in self._cache and stop < len(ids)
+        for stop in range(self.block, len(ids) + 1, self.block):
+            key = hash((key, tuple(ids[stop - self.block : stop])))
+            whole = whole and self._cache[key] >= self.sends and stop < len(ids)
             hit = stop if whole else hit
-            self._cache.add((key,))
+            self._cache[key] += 1
         hit = hit if self.prefix_caching else 0
-        self._queries += len(ids)
+        self._queries += len(ids) + self.others_tokens
         self._hits += hit + self.hits_skew
         return hit
 
@@ -273,7 +312,12 @@ def _handler(stub: StubServer) -> type[BaseHTTPRequestHandler]:
                 return
             payload = reply.payload
             self.send_response(reply.status)
-            named = {"Content-Type": "application/json", **reply.headers, "Content-Length": str(len(payload))}
+            named = {
+                "Content-Type": "application/json",
+                **stub.headers,
+                **reply.headers,
+                "Content-Length": str(len(payload)),
+            }
             for name, value in named.items():
                 self.send_header(name, value)
             # One write for head and body: two would wait for each other's acknowledgement, 40 ms a request.

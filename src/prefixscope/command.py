@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 from prefixscope import container
 from prefixscope.errors import ServerError, mask
-from prefixscope.flags import Flags
+from prefixscope.flags import Flags, flag_name
 from prefixscope.processes import free_port
 from prefixscope.setting import Interval, Setting
 
@@ -170,6 +170,18 @@ def capabilities(serve_cmd: str) -> Capabilities:
         names = [model] if model else []
     adapters = [_adapter_name(text) for text in flags.values("--lora-modules")]
     return Capabilities(flags.has(*DRAFTER_FLAGS), flags.has("--enable-lora"), (*names, *adapters))
+
+
+def given(serve_cmd: str) -> tuple[dict[str, str], dict[str, str]]:
+    """The variables that the template sets, in front of the command or with docker's ``-e``, and its flags' values."""
+    variables, words = _split(serve_cmd, "--serve-cmd")
+    flags = Flags(words)
+    for text in (*flags.values("-e"), *flags.values("--env")):
+        name, equals, value = text.partition("=")
+        if equals:
+            variables[name] = value
+    names = {flag for word in words if (flag := flag_name(word)) and flag.startswith("--")}
+    return variables, {flag: last for flag in names if (last := flags.value(flag)) is not None}
 
 
 def interval_value(interval: Interval) -> str:

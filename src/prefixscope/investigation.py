@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import shutil
 import tempfile
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from prefixscope import kit, preflight, resources
+from prefixscope import command, kit, preflight, resources
 from prefixscope.client import Client
 from prefixscope.errors import RunError, Unreachable, Unsupported
 from prefixscope.pool import Pool
@@ -128,12 +129,28 @@ class Investigation:
         """Keep what the server says of itself."""
         if server is not None and self.run.get_fact("vllm version") is not None:
             return
-        for fact in preflight.facts(client):
+        environment, flags = command.given(self.target.serve_cmd) if self.target.kind == "managed" else ({}, {})
+        header = self._newest_header() if server is not None else {}
+        seen = preflight.look(client, environment=environment, flags=flags, header=header)
+        for fact in preflight.facts(seen):
             self.run.fact(fact.name, fact.value, fact.source)
         version = self.run.get_fact("vllm version")
         self.run.update(lambda m: m["engine"].update({"version": version}))
-        for finding in preflight.findings(client):
+        for finding in preflight.findings(seen):
             self.run.warn(finding.code, finding.detail, remedy=finding.remedy)
+
+    def _newest_header(self) -> dict[str, Any]:
+        """What the newest traced engine wrote first: its geometry and settings, as it resolved them itself."""
+        files = sorted((self.path / "trace").glob("*.jsonl"), key=lambda file: file.stat().st_mtime)
+        for file in reversed(files):
+            with file.open(encoding="utf-8", errors="replace") as lines:
+                try:
+                    event = json.loads(next(lines, ""))
+                except ValueError:
+                    continue
+            if isinstance(event, dict) and event.get("event") == "header":
+                return event
+        return {}
 
     def stop_servers(self) -> None:
         self.pool.stop_all()

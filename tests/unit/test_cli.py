@@ -49,7 +49,8 @@ def kept(folder: Path) -> str:
 @pytest.mark.parametrize(
     "command",
     [
-        [], ["run"], ["report"], ["engine"], ["engine", "install"], ["engine", "list"], ["engine", "remove"], ["trace"],
+        [], ["run"], ["check"],
+        ["report"], ["engine"], ["engine", "install"], ["engine", "list"], ["engine", "remove"], ["trace"],
         ["trace", "kit"], ["trace", "show"], ["notebooks"], ["notebooks", "copy"], ["lab"],
     ],
 )  # fmt: skip

@@ -15,6 +15,7 @@ from prefixscope.frames.predicted import predicted, predicted_cases, predicted_v
 from prefixscope.frames.pressed import TIE, pressed
 from prefixscope.frames.requests import repeats, send_label, sends, worst
 from prefixscope.frames.rows import doubts, load_run, read_rows, trace_headers
+from prefixscope.frames.served import facts
 from prefixscope.frames.summaries import agreement, crosscheck, hits, interval_totals, latency, predicted_sweep, sweep
 from prefixscope.frames.traced import causes, lookups_over_time, stores
 
@@ -29,6 +30,7 @@ __all__ = [
     "doubts",
     "equality",
     "evictions_over_time",
+    "facts",
     "frames_to_csv",
     "group_label",
     "groups",
