@@ -19,6 +19,7 @@ from prefixscope.errors import Rejected, TargetError, Unreachable, mask, remembe
 
 MAX_BODY_CHARS = 600
 RETRY_STATUS = frozenset({429, 503})
+CHAT = "/v1/chat/completions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +136,9 @@ class Client:
         body = self._json("GET", "/v1/models")
         entries = body.get("data")
         if not isinstance(entries, list):
-            raise self._malformed("/v1/models", body, "no list under 'data'")
+            raise self.malformed("/v1/models", body, "no list under 'data'")
         return tuple(
-            ServedModel(str(entry["id"]), entry.get("parent"), _int(entry.get("max_model_len")))
+            ServedModel(str(entry["id"]), entry.get("parent"), integer(entry.get("max_model_len")))
             for entry in entries
             if isinstance(entry, dict) and entry.get("id")
         )
@@ -177,32 +178,40 @@ class Client:
         Unreachable, Rejected
             with what came back; a malformed answer is a Rejected with status 0.
         """
-        body: dict[str, Any] = {
-            "model": model,
-            "messages": list(messages),
-            "max_tokens": max_tokens,
-            "temperature": 0,
-            **({"cache_salt": salt} if salt else {}),
-            **({"logprobs": True, "top_logprobs": 2} if logprobs else {}),
-            **(extra or {}),
-        }
+        body = chat_body(messages, model=model, max_tokens=max_tokens, salt=salt, logprobs=logprobs, extra=extra)
         headers = {"X-Request-Id": request_id} if request_id else {}
-        path = "/v1/chat/completions"
         answer, seconds, retries = self._send(
-            path, body, headers=headers, timeout_s=60 + expected_tokens / 100 + max_tokens, model=model
+            CHAT, body, headers=headers, timeout_s=60 + expected_tokens / 100 + max_tokens, model=model
         )
-        return _completion(self, path, answer, request_id, seconds, retries)
+        return _completion(self, CHAT, answer, request_id, seconds, retries)
 
     # --- transport ---------------------------------------------------------------------------------------------
 
     def _send(
         self, path: str, body: Mapping[str, Any], *, headers: Mapping[str, str], timeout_s: float, model: str
     ) -> tuple[dict[str, Any], float, int]:
+        response, started, retries = self.post(path, body, headers=headers, timeout_s=timeout_s, model=model)
+        seconds = time.perf_counter() - started
+        return self._decode(path, response), seconds, retries
+
+    def post(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        headers: Mapping[str, str],
+        timeout_s: float,
+        model: str,
+        stream: bool = False,
+    ) -> tuple[requests.Response, float, int]:
+        """The response, when its request was sent (``time.perf_counter``), and how often the server was busy before.
+
+        With ``stream`` the body is still to be read, and the response to be closed.
+        """
         spent, retries = 0.0, 0
         while True:
             start = time.perf_counter()
-            response = self._call("POST", path, body=body, headers=headers, timeout_s=timeout_s)
-            seconds = time.perf_counter() - start
+            response = self._call("POST", path, body=body, headers=headers, timeout_s=timeout_s, stream=stream)
             if response.status_code not in RETRY_STATUS:
                 break
             # A server that says "at once" again and again is asked less and less often all the same.
@@ -214,7 +223,7 @@ class Client:
             spent, retries = spent + wait, retries + 1
         if response.status_code != 200:
             raise self._rejected(path, response, model, retries)
-        return self._decode(path, response), seconds, retries
+        return response, start, retries
 
     def _call(
         self,
@@ -224,10 +233,11 @@ class Client:
         body: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 10.0,
+        stream: bool = False,
     ) -> requests.Response:
         try:
             return self._session.request(
-                method, self.url + path, json=body, headers=dict(headers or {}), timeout=(5.0, timeout_s)
+                method, self.url + path, json=body, headers=dict(headers or {}), timeout=(5.0, timeout_s), stream=stream
             )
         except requests.exceptions.SSLError as error:
             wrong = "WRONG_VERSION_NUMBER" in str(error) or "record layer" in str(error)
@@ -246,7 +256,7 @@ class Client:
             raise Unreachable(f"{self.url!r} is not a URL", remedy="use the form http://host:8000") from error
         except requests.RequestException as error:
             raise Unreachable(
-                f"{method} {self.url}{path}: {_reason(error)}",
+                f"{method} {self.url}{path}: {why_broken(error)}",
                 cause="no server listens there, or it closed the connection in the middle (its engine may have died)",
                 remedy=f"curl {self.url}/v1/models, and read the server's log",
             ) from error
@@ -268,12 +278,12 @@ class Client:
         try:
             body = response.json()
         except ValueError:
-            raise self._malformed(path, response.text, "not JSON") from None
+            raise self.malformed(path, response.text, "not JSON") from None
         if not isinstance(body, dict):
-            raise self._malformed(path, body, "not a JSON object")
+            raise self.malformed(path, body, "not a JSON object")
         return body
 
-    def _malformed(self, path: str, body: object, why: str) -> Rejected:
+    def malformed(self, path: str, body: object, why: str) -> Rejected:
         text = body if isinstance(body, str) else json.dumps(body)
         page = "<html" in text[:2000].lower()
         return Rejected(
@@ -321,6 +331,27 @@ class Client:
             return "(the list could not be read)"
 
 
+def chat_body(
+    messages: Sequence[Mapping[str, str]],
+    *,
+    model: str,
+    max_tokens: int,
+    salt: str | None,
+    logprobs: bool = False,
+    extra: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The body of a greedy chat completion."""
+    return {
+        "model": model,
+        "messages": list(messages),
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        **({"cache_salt": salt} if salt else {}),
+        **({"logprobs": True, "top_logprobs": 2} if logprobs else {}),
+        **(extra or {}),
+    }
+
+
 def shorten(text: str, limit: int = MAX_BODY_CHARS) -> str:
     """The text on one line, masked, cut in the middle of nowhere with a mark."""
     text = mask(" ".join(text.split()))
@@ -332,21 +363,21 @@ def _completion(
 ) -> Completion:
     choices = body.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise client._malformed(path, body, "no choices")
+        raise client.malformed(path, body, "no choices")
     choice: dict[str, Any] = choices[0]
-    message, listed = _object(choice.get("message")), _object(choice.get("logprobs"))
+    message, listed = mapping(choice.get("message")), mapping(choice.get("logprobs"))
     text = message.get("content") or message.get("reasoning_content") or message.get("reasoning") or ""
-    usage = _object(body.get("usage"))
+    usage = mapping(body.get("usage"))
     details = usage.get("prompt_tokens_details")
     logprobs = listed.get("content") or None
     return Completion(
         request_id=request_id or str(body.get("id", "")),
         text=str(text),
-        prompt_tokens=_int(usage.get("prompt_tokens")),
-        cached_tokens=_int(details.get("cached_tokens")) if isinstance(details, dict) else None,
-        completion_tokens=_int(usage.get("completion_tokens")),
-        token_ids=_ids(choice.get("token_ids")),
-        prompt_token_ids=_ids(body.get("prompt_token_ids")),
+        prompt_tokens=integer(usage.get("prompt_tokens")),
+        cached_tokens=integer(details.get("cached_tokens")) if isinstance(details, dict) else None,
+        completion_tokens=integer(usage.get("completion_tokens")),
+        token_ids=integers(choice.get("token_ids")),
+        prompt_token_ids=integers(body.get("prompt_token_ids")),
         logprobs=_each(logprobs, lambda entry: float(entry["logprob"])),
         margins=_each(logprobs, _margin),
         finish_reason=choice.get("finish_reason"),
@@ -368,7 +399,7 @@ def _margin(entry: dict[str, Any]) -> float:
     return best[0] - best[1]
 
 
-def _int(value: Any) -> int | None:
+def integer(value: Any) -> int | None:
     """An int where the value is one (a numeric string too, which some gateways send); else None."""
     if isinstance(value, bool) or value is None:
         return None
@@ -378,7 +409,7 @@ def _int(value: Any) -> int | None:
         return None
 
 
-def _object(value: Any) -> dict[str, Any]:
+def mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
@@ -390,7 +421,7 @@ def _is_local(url: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
-def _ids(value: Any) -> tuple[int, ...] | None:
+def integers(value: Any) -> tuple[int, ...] | None:
     return tuple(value) if isinstance(value, list) and value and all(isinstance(v, int) for v in value) else None
 
 
@@ -415,7 +446,7 @@ def _too_long(message: str) -> bool:
     return "context length" in message or ("maximum" in message and "token" in message) or "too long" in message
 
 
-def _reason(error: requests.RequestException) -> str:
+def why_broken(error: requests.RequestException) -> str:
     text = str(error)
     for known in ("Connection refused", "Name or service not known", "Remote end closed", "Connection reset"):
         if known in text:
