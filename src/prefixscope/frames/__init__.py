@@ -8,6 +8,17 @@ from __future__ import annotations
 
 from prefixscope.frames.cache import blocks, group_label, groups, kept, lookups
 from prefixscope.frames.clock import servers, timeline
+from prefixscope.frames.drafting import (
+    across,
+    by_shape,
+    effect,
+    generations,
+    headrooms,
+    output_pairs,
+    positions,
+    record,
+    resends,
+)
 from prefixscope.frames.export import frames_to_csv
 from prefixscope.frames.outputs import answers, comparisons, equality
 from prefixscope.frames.requests import repeats, send_label, sends, worst
@@ -16,23 +27,32 @@ from prefixscope.frames.summaries import agreement, hits, latency, sweep
 from prefixscope.frames.traced import lookups_over_time, stores
 
 __all__ = [
+    "across",
     "agreement",
     "answers",
     "blocks",
+    "by_shape",
     "comparisons",
     "doubts",
+    "effect",
     "equality",
     "frames_to_csv",
+    "generations",
     "group_label",
     "groups",
+    "headrooms",
     "hits",
     "kept",
     "latency",
     "load_run",
     "lookups",
     "lookups_over_time",
+    "output_pairs",
+    "positions",
     "read_rows",
+    "record",
     "repeats",
+    "resends",
     "send_label",
     "sends",
     "servers",
