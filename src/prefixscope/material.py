@@ -38,6 +38,11 @@ class Material:
     sweep: pd.DataFrame
     answers: pd.DataFrame
     comparisons: pd.DataFrame
+    generations: pd.DataFrame
+    positions: pd.DataFrame
+    output_pairs: pd.DataFrame
+    resends: pd.DataFrame
+    headrooms: pd.DataFrame
     blocks: pd.DataFrame
     timeline: pd.DataFrame
     headers: list[dict[str, Any]]
@@ -62,6 +67,11 @@ def gather(run_dir: Path) -> Material:
         sweep=frames.sweep(sent, stored),
         answers=shareable(frames.answers(run_dir)),
         comparisons=shareable(frames.comparisons(run_dir)),
+        generations=shareable(frames.generations(run_dir)),
+        positions=shareable(frames.positions(run_dir)),
+        output_pairs=shareable(frames.output_pairs(run_dir)),
+        resends=shareable(frames.resends(run_dir)),
+        headrooms=shareable(frames.headrooms(run_dir)),
         blocks=drawn,
         timeline=shareable(frames.timeline(run)),
         headers=headers,

@@ -1,6 +1,7 @@
 """Paired comparisons with few pairs: an effect with its interval, the exact test of two outcomes, many tests at once.
 
-Everything here is textbook: Student's t on paired differences, McNemar's test as an exact binomial one, Holm's step-down.
+Everything here is textbook: Student's t on paired differences, McNemar's test as an exact binomial one, Holm's
+step-down.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 _T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-"""Student's t at 97.5 % for 1 to 10 degrees of freedom; beyond, its expansion in the normal quantile is exact to 0.001."""
+"""Student's t at 97.5 % for 1 to 10 degrees of freedom; beyond, its expansion around the normal one is exact enough."""
 
 Z975 = 1.959964
 LEVEL = 0.05

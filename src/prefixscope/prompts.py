@@ -101,13 +101,11 @@ def text(seed: int, chars: int, stream: Stream = words) -> str:
     return "".join(parts)[: max(0, chars)]
 
 
-def build(
-    count: Count, tokens: int, seed: int, *, head: str = "", name: str = "", stream: Stream = words
-) -> Prompt:
+def build(count: Count, tokens: int, seed: int, *, head: str = "", name: str = "", stream: Stream = words) -> Prompt:
     """One user message of exactly ``tokens`` prompt tokens where the tokenizer can be asked.
 
-    ``head`` begins the message (for a shared prefix), and ``stream`` is the text that fills it. Where no cut of the text gives the exact count, the nearest
-    from below is taken; ``Prompt.exact`` says so.
+    ``head`` begins the message (for a shared prefix), and ``stream`` is the text that fills it. Where no cut of the
+    text gives the exact count, the nearest from below is taken; ``Prompt.exact`` says so.
     """
     name = name or f"{tokens:,} tokens"
     if tokens > MAX_TOKENS:

@@ -1,4 +1,4 @@
-"""One chat completion as it arrives: when each chunk came, how many tokens the server says it was, and the drafter's score.
+"""One chat completion as it arrives: when each chunk came, how many tokens it was, and how the drafter did.
 
 A chunk is not a token. With speculative decoding every verified step sends one chunk of one to k + 1 tokens, so a
 benchmark that counts chunks counts steps: here tokens are those of ``usage``, and the chunks are counted beside them.

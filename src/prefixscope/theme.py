@@ -11,6 +11,7 @@ on dark paper ``DARK`` gives each a lighter twin, so that labels in these colour
 | send 3 | green | label, hollow ring |
 | stored | blue | filled bar |
 | needed | ink | outline |
+| arm A, arm B | blue, grey | label |
 | missing | vermilion | filled, and named in text |
 """
 
@@ -31,6 +32,7 @@ GREY, BLUE, GREEN, VERMILION, ORANGE, PURPLE, SKY = (
 )
 
 SEND_COLOURS = {"send 1 (cold)": GREY, "send 2": BLUE, "send 3": GREEN}
+ARM_COLOURS = {"A": BLUE, "B": GREY}
 BLOCK_COLOURS = {"stored": BLUE, "missing": VERMILION}
 CLASS_COLOURS = {
     "identical": BLUE,

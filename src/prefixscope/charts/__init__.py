@@ -7,6 +7,7 @@ Charts carry no colours of ink or paper: ``theme.vega_config`` gives them, light
 from __future__ import annotations
 
 from prefixscope.charts.clock import time_spent
+from prefixscope.charts.drafting import accepted_by_position, balance_over_reuse, speed_by_shape
 from prefixscope.charts.hits import hits_by_length, hits_by_send
 from prefixscope.charts.lanes import block_range
 from prefixscope.charts.latency import first_token
@@ -17,6 +18,8 @@ from prefixscope.charts.ruler import block_ruler
 from prefixscope.charts.store import store_ruler
 
 __all__ = [
+    "accepted_by_position",
+    "balance_over_reuse",
     "block_range",
     "block_ruler",
     "cost_against_shortfall",
@@ -26,6 +29,7 @@ __all__ = [
     "hits_by_length",
     "hits_by_send",
     "lookups_over_time",
+    "speed_by_shape",
     "store_ruler",
     "time_spent",
 ]

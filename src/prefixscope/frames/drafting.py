@@ -67,7 +67,7 @@ def _generation(row: Mapping[str, Any]) -> dict[str, Any]:
     timed = span_s > 0
     return {
         **row,
-        **{"setting": setting_columns(row)["setting"], "prompt": None},
+        "setting": setting_columns(row)["setting"],
         "item": f"{row.get('shape')} {row.get('document')}",
         "first_token_ms": arrivals[0] if arrivals else None,
         "step_ms": steps.median() if len(steps) else None,
@@ -185,7 +185,9 @@ def record(frame: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
         out.append({"metric": f"tokens/s, {shape}", **_sides(part, "tokens_per_s"), **_times(part, "tokens_per_s")})
     out.append({"metric": "tokens/s, all shapes", **_sides(rows, "tokens_per_s"), **_times(rows, "tokens_per_s")})
     out.append({"metric": "chunks/s, what a count of chunks would say", **_sides(rows, "chunks_per_s")})
-    out.append({"metric": "time to first token, ms", **_sides(rows, "first_token_ms"), **_times(rows, "first_token_ms")})
+    out.append(
+        {"metric": "time to first token, ms", **_sides(rows, "first_token_ms"), **_times(rows, "first_token_ms")}
+    )
     out.append({"metric": "acceptance, per request", **_sides(rows, "acceptance")})
     drafted, accepted = _sides(rows, "drafted", "sum"), _sides(rows, "accepted", "sum")
     shares = {name: accepted[name] / drafted[name] for name in accepted if drafted.get(name)}

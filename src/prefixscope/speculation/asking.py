@@ -1,23 +1,15 @@
-"""What does speculative decoding buy? The same prompts streamed from a server with the drafter and from one without.
-
-Each prompt (a *shape* and a document number) is asked ``repeats`` times on each *arm* under a salt of its own, the arms
-taking turns: one repeat against the other on one arm is that arm's own noise, one arm against the other is the drafter.
-"""
+"""The measuring: which requests are missing, asked on the arms in turns, a row for each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
-from itertools import product
+from dataclasses import asdict
 from typing import Any
 
-import pandas as pd
-
-from prefixscope import frames, metrics, prompts
+from prefixscope import metrics, prompts
 from prefixscope.client import Client
-from prefixscope.equality import difference
-from prefixscope.errors import Rejected, RunError, ServerError, Unreachable
+from prefixscope.errors import Rejected, RunError
 from prefixscope.geometry import traced
 from prefixscope.headroom import headroom
 from prefixscope.investigation import Investigation
@@ -32,112 +24,16 @@ from prefixscope.measure import (
     settle,
 )
 from prefixscope.metrics import Drafting
-from prefixscope.prompts import SHAPES, Prompt
+from prefixscope.prompts import Prompt
 from prefixscope.runs import Stage
-from prefixscope.setting import Setting, digest
+from prefixscope.setting import digest
+from prefixscope.speculation.arms import Arm, Item
 from prefixscope.stream import stream
 
 STEP_S = 0.04
 """Seconds a decode step of the embedded engine takes on two cores; only progress uses it."""
 
 PROBE_ANSWER = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arm:
-    """One side of a comparison. ``url`` is set for a server that runs already."""
-
-    name: str
-    label: str
-    setting: Setting
-    url: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
-    """One request: which prompt, and the how-manieth time."""
-
-    shape: str
-    document: int
-    repeat: int
-
-
-def arms(investigation: Investigation, other: str = "") -> tuple[Arm, ...]:
-    """The sides to compare: drafter on and off where the target restarts; else the server that is served, and another.
-
-    Raises
-    ------
-    RunError
-        for a second address where the target's own servers are compared.
-    """
-    target = investigation.target
-    if target.kind == "attached":
-        served = Setting(as_served=True)
-        first = Arm(name="A", label="server A" if other else "as served", setting=served, url=target.url)
-        return (first, Arm(name="B", label="server B", setting=served, url=other)) if other else (first,)
-    if other:
-        raise RunError(
-            f"speculation.other={other!r} goes with an attached server; {target.label} is compared with itself",
-            remedy="prefixscope run --url http://first:8000 --only speculation -p speculation.other=http://second:8000",
-        )
-    plain = Arm(name="B", label=Setting(drafter=False).label, setting=Setting(drafter=False))
-    if not target.offers()[0]:
-        return (replace(plain, name="A"),)
-    return (Arm(name="A", label=Setting().label, setting=Setting()), plain)
-
-
-def run(
-    investigation: Investigation,
-    *,
-    shapes: Sequence[str] = tuple(SHAPES),
-    documents: int = 2,
-    repeats: int = 2,
-    tokens: int = 512,
-    answer_tokens: int = 32,
-    seed: int = 200,
-    prompt_tokens: int = 6_446,
-    other: str = "",
-) -> pd.DataFrame:
-    """Stream every prompt from each arm and return ``frames.generations``.
-
-    Parameters
-    ----------
-    shapes, documents : which of ``prompts.SHAPES``, and how many prompts of each.
-    repeats : how often each prompt is asked on each arm; two or more show an arm's own noise.
-    tokens, answer_tokens : prompt tokens of each, and tokens answered, greedily.
-    prompt_tokens : a prompt of this length is resent on each arm, for what hits save; 0 leaves that out.
-    other : address of a second server to compare an attached one with.
-    """
-    unknown = [shape for shape in shapes if shape not in SHAPES]
-    if unknown or not shapes:
-        raise RunError(f"unknown prompt shape {(unknown or [''])[0]!r}", remedy=f"use some of {', '.join(SHAPES)}")
-    for name, value in (("documents", documents), ("repeats", repeats), ("tokens", tokens)):
-        if value < 1:
-            raise RunError(f"speculation.{name}={value}: give a positive number")
-    if answer_tokens < 2:
-        raise RunError(f"speculation.answer_tokens={answer_tokens}: a rate takes two tokens or more")
-    sides = arms(investigation, other)
-    given = {"shapes": list(shapes), "documents": documents, "repeats": repeats, "tokens": tokens}
-    given |= {"answer_tokens": answer_tokens, "seed": seed, "prompt_tokens": prompt_tokens}
-    with investigation.stage("speculation", **given) as stage:
-        if investigation.target.kind == "sample" and not investigation.run.rows("speculation"):
-            stage.outcome, stage.note = "skipped", "the recorded sample was made before this notebook"
-            stage.warn(
-                "no-speculation", "the recorded sample holds no row of this stage", "prefixscope run --only speculation"
-            )
-            return frames.generations(investigation.path)
-        plan = [Item(shape=s, document=d, repeat=k) for d, k, s in product(range(documents), range(repeats), shapes)]
-        work = Work(investigation, stage, sides, plan, tokens, answer_tokens, seed, prompt_tokens)
-        try:
-            work.measure()
-        except (ServerError, Unreachable) as error:
-            stage.outcome, stage.note = "partial", error.what
-            stage.warn("server-failed", error.what, error.remedy)
-            if not investigation.run.answered():
-                raise
-        compare(investigation, stage)
-        doubts(investigation, stage)
-    return frames.generations(investigation.path)
 
 
 class Work:
@@ -163,7 +59,7 @@ class Work:
         """Ask what is missing; the arms take turns, request by request, where two servers run at once."""
         done = {r.get("cell") for r in self.investigation.run.rows("speculation") if r.get("status") == "ok"}
         missing = {arm.name: [one for one in self.plan if self.cell(arm, one) not in done] for arm in self.sides}
-        probes = {arm.name: self.prompt_tokens > 0 and not self.probed(arm) for arm in self.sides}
+        probes = {arm.name: not self.probed(arm) for arm in self.sides}
         wanted = [arm for arm in self.sides if missing[arm.name] or probes[arm.name]]
         expected = self.tokens / PREFILL_TOKENS_PER_S + self.answer_tokens * STEP_S + 0.1
         steps = sum(map(len, missing.values()))
@@ -211,7 +107,11 @@ class Work:
 
     def header(self, arm: Arm) -> Any:
         """What the tracer inside this arm's engine said of its groups; None where none was traced."""
-        known = [head for head in traced(self.investigation.path).headers if (head.spec_method is None) != arm.setting.drafter]
+        known = [
+            head
+            for head in traced(self.investigation.path).headers
+            if (head.spec_method is None) != arm.setting.drafter
+        ]
         return None if arm.url or not known else known[-1]
 
     # --- one request ---------------------------------------------------------------------------------------------
@@ -299,7 +199,9 @@ class Work:
 
     def probed(self, arm: Arm) -> bool:
         return any(
-            row.get("kind") == "resend" and row["side"] == self.side(arm)["side"] and row["tokens"] == self.prompt_tokens
+            row.get("kind") == "resend"
+            and row["side"] == self.side(arm)["side"]
+            and row["tokens"] == self.prompt_tokens
             for row in self.investigation.run.rows("speculation")
         )
 
@@ -328,51 +230,3 @@ def measured_elsewhere(investigation: Investigation, arm: Arm) -> list[dict[str,
         if row.get("kind") == "send" and row.get("status") == "ok" and row.get("role") == "base"
         and row["setting"]["id"] == arm.setting.id and row["send"] in QUIET and not row.get("overlapped")
     ]  # fmt: skip
-
-
-def compare(investigation: Investigation, stage: Stage) -> None:
-    """Write how the answers to each prompt differ: each arm against itself, and one arm against the other."""
-    rows = [row for row in investigation.run.rows("speculation") if row.get("kind") in ("generation", "pair")]
-    known = {row["pair_id"] for row in rows if row["kind"] == "pair"}
-    answers: dict[tuple[Any, ...], dict[tuple[str, int], dict[str, Any]]] = {}
-    for row in rows:
-        if row["kind"] == "generation" and row["status"] == "ok":
-            item = (row["shape"], row["document"], row["prompt"]["digest"], row["prompt"]["tokens"])
-            answers.setdefault(item, {})[row["arm"], row["repeat"]] = row
-    for (shape, document, *_), asked in answers.items():
-        pairs = [("A / A", ("A", 1), ("A", 2)), ("B / B", ("B", 1), ("B", 2)), ("A / B", ("A", 1), ("B", 1))]
-        for pair, left, right in pairs:
-            if left not in asked or right not in asked:
-                continue
-            pair_id = digest([pair, asked[left]["cell"], asked[right]["cell"]])
-            if pair_id not in known:
-                told = {"kind": "pair", "pair_id": pair_id, "pair": pair, "shape": shape, "document": document}
-                found = difference({**asked[left], "margins": None}, {**asked[right], "margins": None})
-                stage.append({**told, **found})
-
-
-def doubts(investigation: Investigation, stage: Stage) -> None:
-    """One warning for each way in which the rows of an arm are less than certain."""
-    table = frames.generations(investigation.path)
-    for label, part in table[table["status"] == "ok"].groupby("label", sort=False):
-        moved, apart = int(part["disturbed"].fillna(False).sum()), int((~part["agree"].fillna(True)).sum())
-        if moved:
-            stage.warn(
-                "counters-moved-by-others",
-                f"{label}: during {moved} of {len(part)} requests the counters moved by more than the request; what "
-                "they say of those is not used",
-                "measure when nobody else asks this server, or start it with --per-request-spec-decode-metrics detailed",
-            )
-        if apart:
-            stage.warn(
-                "sources-disagree",
-                f"{label}: in {apart} of {len(part)} requests the answer's own speculative metrics are not what the "
-                "server's counters say",
-                "trust the answer's own",
-            )
-        if part["completion_tokens"].isna().any():
-            stage.warn(
-                "no-usage",
-                f"{label}: {int(part['completion_tokens'].isna().sum())} streams ended without usage, so tokens are not known",
-                "ask vLLM directly: it sends usage at the end of a stream when asked",
-            )

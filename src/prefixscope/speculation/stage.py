@@ -1,0 +1,75 @@
+"""The stage: parameters checked, both arms asked, answers compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+import pandas as pd
+
+from prefixscope import frames
+from prefixscope.errors import RunError, ServerError, Unreachable
+from prefixscope.investigation import Investigation
+from prefixscope.prompts import SHAPES
+from prefixscope.speculation.arms import Item, Mix, arms
+from prefixscope.speculation.asking import Work
+from prefixscope.speculation.checks import compare, doubts
+
+
+def run(
+    investigation: Investigation,
+    *,
+    shapes: Sequence[str] = tuple(SHAPES),
+    documents: int = 2,
+    repeats: int = 2,
+    tokens: int = 512,
+    answer_tokens: int = 32,
+    seed: int = 200,
+    prompt_tokens: int = 6_446,
+    mix_answer_tokens: int = 200,
+    reuse: float = 0.7,
+    other: str = "",
+) -> pd.DataFrame:
+    """Stream every prompt from each arm and return ``frames.generations``.
+
+    Parameters
+    ----------
+    shapes, documents : which of ``prompts.SHAPES``, and how many prompts of each.
+    repeats : how often each prompt is asked on each arm; two or more show an arm's own noise.
+    tokens, answer_tokens : prompt tokens of each, and tokens answered, greedily.
+    prompt_tokens, mix_answer_tokens, reuse : the load that the verdict is about (:class:`Mix`). A prompt of that length
+        is resent on each arm, where no earlier stage has done it.
+    other : address of a second server to compare an attached one with.
+    """
+    unknown = [shape for shape in shapes if shape not in SHAPES]
+    if unknown or not shapes:
+        raise RunError(f"unknown prompt shape {(unknown or [''])[0]!r}", remedy=f"use some of {', '.join(SHAPES)}")
+    for name, value in (("documents", documents), ("repeats", repeats), ("tokens", tokens)):
+        if value < 1:
+            raise RunError(f"speculation.{name}={value}: give a positive number")
+    if answer_tokens < 2:
+        raise RunError(f"speculation.answer_tokens={answer_tokens}: a rate takes two tokens or more")
+    mix = Mix(prompt_tokens=prompt_tokens, answer_tokens=mix_answer_tokens, reuse=reuse)
+    sides = arms(investigation, other)
+    given = {"shapes": list(shapes), "documents": documents, "repeats": repeats, "tokens": tokens}
+    given |= {"answer_tokens": answer_tokens, "seed": seed, "prompt_tokens": prompt_tokens}
+    given |= {"mix_answer_tokens": mix.answer_tokens, "reuse": mix.reuse}
+    with investigation.stage("speculation", **given) as stage:
+        if investigation.target.kind == "sample" and not investigation.run.rows("speculation"):
+            stage.outcome, stage.note = "skipped", "the recorded sample was made before this notebook"
+            stage.warn(
+                "no-speculation", "the recorded sample holds no row of this stage", "prefixscope run --only speculation"
+            )
+            return frames.generations(investigation.path)
+        plan = [Item(shape=s, document=d, repeat=k) for d, k, s in product(range(documents), range(repeats), shapes)]
+        work = Work(investigation, stage, sides, plan, tokens, answer_tokens, seed, prompt_tokens)
+        try:
+            work.measure()
+        except (ServerError, Unreachable) as error:
+            stage.outcome, stage.note = "partial", error.what
+            stage.warn("server-failed", error.what, error.remedy)
+            if not investigation.run.answered():
+                raise
+        compare(investigation, stage)
+        doubts(investigation, stage)
+    return frames.generations(investigation.path)
