@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +63,6 @@ def stream(
     request_id: str = "",
     extra: Mapping[str, Any] | None = None,
     expected_tokens: int = 0,
-    clock: Callable[[], float] = time.perf_counter,
 ) -> Streamed:
     """One greedy chat completion, read as it comes.
 
@@ -91,8 +90,8 @@ def stream(
     whole = False
     with response:
         try:
-            for data in _events(response.iter_lines(chunk_size=None)):
-                at = clock() - started
+            for data in _events(response.iter_lines()):
+                at = time.perf_counter() - started
                 if data == "[DONE]":
                     whole = True
                     break
@@ -129,7 +128,7 @@ def stream(
         arrivals_s=tuple(arrivals),
         chunk_tokens=tuple(map(len, ids)) if counted else None,
         drafting=scored,
-        seconds=clock() - started,
+        seconds=time.perf_counter() - started,
         retries=retries,
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from prefixscope import frames, paired
-from prefixscope.frames.columns import whole
+from prefixscope.errors import RunError
 from prefixscope.frames.drafting import measured
 from prefixscope.frames.rows import dict_in, load_run
 from prefixscope.paired import Effect
@@ -160,12 +160,11 @@ def _hit(resends: pd.DataFrame, tokens: int, arm: str) -> int | None:
 
 def mix_of(run: dict[str, Any]) -> Mix | None:
     """The mix that a run's speculation stage was asked about; None where it was not run."""
-    given = dict_in(dict_in(dict_in(run, "stages"), "speculation"), "parameters")
-    lengths = whole(given.get("prompt_tokens")), whole(given.get("mix_answer_tokens"))
-    share = given.get("reuse")
-    if not lengths[0] or not lengths[1] or not isinstance(share, (int, float)) or not 0 <= share <= 1:
+    load = dict_in(dict_in(dict_in(run, "stages"), "speculation"), "parameters").get("load")
+    try:
+        return Mix.of(load) if isinstance(load, list) else None
+    except RunError:
         return None
-    return Mix(prompt_tokens=lengths[0], answer_tokens=lengths[1], reuse=float(share))
 
 
 def of_run(run_dir: Path) -> Trade | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from prefixscope.errors import RunError
@@ -35,6 +36,22 @@ class Mix:
     prompt_tokens: int
     answer_tokens: int
     reuse: float
+
+    @classmethod
+    def of(cls, load: Sequence[float]) -> Mix:
+        """``[6446, 200, 0.7]`` as the notebook's parameters have it.
+
+        Raises
+        ------
+        RunError
+            where it is not three numbers that make a load.
+        """
+        if len(load) != 3 or not all(isinstance(value, (int, float)) for value in load):
+            raise RunError(
+                f"speculation.load={list(load)!r} is not prompt tokens, answer tokens and a share of reuse",
+                remedy="for example -p 'speculation.load=[6446, 200, 0.7]'",
+            )
+        return cls(prompt_tokens=int(load[0]), answer_tokens=int(load[1]), reuse=float(load[2]))
 
     def __post_init__(self) -> None:
         if self.prompt_tokens < 1 or self.answer_tokens < 1 or not 0 <= self.reuse <= 1:

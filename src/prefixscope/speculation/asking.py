@@ -59,7 +59,8 @@ class Work:
         """Ask what is missing; the arms take turns, request by request, where two servers run at once."""
         done = {r.get("cell") for r in self.investigation.run.rows("speculation") if r.get("status") == "ok"}
         missing = {arm.name: [one for one in self.plan if self.cell(arm, one) not in done] for arm in self.sides}
-        probes = {arm.name: not self.probed(arm) for arm in self.sides}
+        # One server alone has no trade to weigh, and a long prompt less to compute.
+        probes = {arm.name: len(self.sides) > 1 and not self.probed(arm) for arm in self.sides}
         wanted = [arm for arm in self.sides if missing[arm.name] or probes[arm.name]]
         expected = self.tokens / PREFILL_TOKENS_PER_S + self.answer_tokens * STEP_S + 0.1
         steps = sum(map(len, missing.values()))
@@ -93,11 +94,11 @@ class Work:
 
     def sender(self, arm: Arm, client: Client, server_id: str) -> Sender:
         sender = Sender(self.investigation, self.stage, client, server_id, arm.setting)
-        longest = max(self.tokens + self.answer_tokens, self.prompt_tokens + PROBE_ANSWER)
+        longest = self.tokens + self.answer_tokens
         if sender.context is not None and longest > sender.context:
             raise RunError(
                 f"{longest:,} tokens do not fit the context of {sender.context:,} that {arm.label} serves",
-                remedy=f"-p speculation.prompt_tokens={sender.context // 2}",
+                remedy=f"-p speculation.tokens={max(1, sender.context // 2)}",
             )
         sender.discard_first(sender.base)
         known = headroom(client.metrics(), self.header(arm))
@@ -187,6 +188,14 @@ class Work:
         for row in rows:
             self.stage.append({"kind": "resend", **self.side(arm), **row})
         if any(row["tokens"] == self.prompt_tokens for row in rows):
+            return
+        if sender.context is not None and self.prompt_tokens + PROBE_ANSWER > sender.context:
+            self.stage.warn(
+                "too-long",
+                f"{arm.label}: a prompt of {self.prompt_tokens:,} tokens does not fit the served context of "
+                f"{sender.context:,}, so what hits save is not measured",
+                f"-p 'speculation.load=[{sender.context // 2}, 200, 0.7]'",
+            )
             return
         prompt = prompts.build(sender.count(sender.base), self.prompt_tokens, self.seed)
         salt = new_salt()

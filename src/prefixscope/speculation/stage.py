@@ -15,6 +15,8 @@ from prefixscope.speculation.arms import Item, Mix, arms
 from prefixscope.speculation.asking import Work
 from prefixscope.speculation.checks import compare, doubts
 
+LOAD = (6_446, 200, 0.7)
+
 
 def run(
     investigation: Investigation,
@@ -25,9 +27,7 @@ def run(
     tokens: int = 512,
     answer_tokens: int = 32,
     seed: int = 200,
-    prompt_tokens: int = 6_446,
-    mix_answer_tokens: int = 200,
-    reuse: float = 0.7,
+    load: Sequence[float] = LOAD,
     other: str = "",
 ) -> pd.DataFrame:
     """Stream every prompt from each arm and return ``frames.generations``.
@@ -37,8 +37,8 @@ def run(
     shapes, documents : which of ``prompts.SHAPES``, and how many prompts of each.
     repeats : how often each prompt is asked on each arm; two or more show an arm's own noise.
     tokens, answer_tokens : prompt tokens of each, and tokens answered, greedily.
-    prompt_tokens, mix_answer_tokens, reuse : the load that the verdict is about (:class:`Mix`). A prompt of that length
-        is resent on each arm, where no earlier stage has done it.
+    load : what the verdict is about: prompt tokens, answer tokens, share of the prompts sent once before. A prompt of
+        that length is resent on each arm, where no earlier stage has done it.
     other : address of a second server to compare an attached one with.
     """
     unknown = [shape for shape in shapes if shape not in SHAPES]
@@ -49,11 +49,10 @@ def run(
             raise RunError(f"speculation.{name}={value}: give a positive number")
     if answer_tokens < 2:
         raise RunError(f"speculation.answer_tokens={answer_tokens}: a rate takes two tokens or more")
-    mix = Mix(prompt_tokens=prompt_tokens, answer_tokens=mix_answer_tokens, reuse=reuse)
+    mix = Mix.of(load)
     sides = arms(investigation, other)
     given = {"shapes": list(shapes), "documents": documents, "repeats": repeats, "tokens": tokens}
-    given |= {"answer_tokens": answer_tokens, "seed": seed, "prompt_tokens": prompt_tokens}
-    given |= {"mix_answer_tokens": mix.answer_tokens, "reuse": mix.reuse}
+    given |= {"answer_tokens": answer_tokens, "seed": seed, "load": list(load)}
     with investigation.stage("speculation", **given) as stage:
         if investigation.target.kind == "sample" and not investigation.run.rows("speculation"):
             stage.outcome, stage.note = "skipped", "the recorded sample was made before this notebook"
@@ -62,7 +61,7 @@ def run(
             )
             return frames.generations(investigation.path)
         plan = [Item(shape=s, document=d, repeat=k) for d, k, s in product(range(documents), range(repeats), shapes)]
-        work = Work(investigation, stage, sides, plan, tokens, answer_tokens, seed, prompt_tokens)
+        work = Work(investigation, stage, sides, plan, tokens, answer_tokens, seed, mix.prompt_tokens)
         try:
             work.measure()
         except (ServerError, Unreachable) as error:
