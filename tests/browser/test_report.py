@@ -14,7 +14,7 @@ from prefixscope.report import render_report
 
 pytestmark = pytest.mark.browser
 
-CHARTS = 8
+CHARTS = 9
 HOSTILE = "<script>window.pwned=1</script><img src=x onerror=window.pwned=2></script><!--<script> \x1b[31m\u202e**x**"
 COUNT_DRAWN = """[...document.querySelectorAll(".chart")].filter((chart) =>
   chart.querySelectorAll("svg .mark-rect path, svg .mark-symbol path").length

@@ -155,20 +155,15 @@ def across(first: Path, second: Path, *, arm: str = "A") -> tuple[pd.DataFrame, 
 
     For a before and after: an upgrade, a changed flag. The runs were not interleaved, and the rows say so.
     """
-    tables, heads = [], []
+    found: list[list[pd.DataFrame]] = [[], []]
     for name, run_dir in (("A", first), ("B", second)):
-        run = load_run(run_dir)
-        version = dict_in(run, "engine").get("version")
-        rows, head = generations(run_dir), headrooms(run_dir)
-        for table in (rows, head):
-            kept = table["arm"] == arm
-            table["label"] = table["label"] + (f", vLLM {version}" if version else "") + f" ({name})"
-            table["arm"] = name
-            table.drop(table.index[~kept], inplace=True)
-        rows["interleaved"] = pd.array([False] * len(rows), dtype="boolean")
-        tables.append(rows)
-        heads.append(head)
-    return pd.concat(tables, ignore_index=True), pd.concat(heads, ignore_index=True)
+        version = dict_in(load_run(run_dir), "engine").get("version")
+        suffix = (f", vLLM {version}" if version else "") + f" ({name})"
+        for tables, table in zip(found, (generations(run_dir), headrooms(run_dir)), strict=True):
+            kept = table[table["arm"] == arm]
+            tables.append(kept.assign(arm=name, label=kept["label"] + suffix))
+    rows, heads = (pd.concat(tables, ignore_index=True) for tables in found)
+    return rows.assign(interleaved=False), heads
 
 
 def record(frame: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
