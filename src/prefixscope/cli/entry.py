@@ -9,12 +9,13 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from prefixscope.cli import books, engine, report, run, trace
+from prefixscope.cli import books, engine, predict, report, run, trace
 from prefixscope.cli.exits import DONE, FAILED, INTERRUPTED, USAGE, complain
 from prefixscope.errors import (
     EngineError,
     NotebookError,
     PrefixscopeError,
+    ReplayError,
     ReportError,
     RunError,
     TargetError,
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         return int(options.call(options))
-    except (TargetError, RunError, NotebookError, TraceError) as error:
+    except (TargetError, RunError, NotebookError, TraceError, ReplayError) as error:
         return complain(error, USAGE)
     except (EngineError, ReportError, PrefixscopeError) as error:
         return complain(error, FAILED)
@@ -74,6 +75,6 @@ def build_parser() -> argparse.ArgumentParser:
 
     parser.add_argument("--version", action="version", version=package_version())
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in (run, report, engine, trace, books):
+    for command in (run, predict, report, engine, trace, books):
         command.add(commands)
     return parser

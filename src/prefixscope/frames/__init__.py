@@ -21,6 +21,7 @@ from prefixscope.frames.drafting import (
 )
 from prefixscope.frames.export import frames_to_csv
 from prefixscope.frames.outputs import answers, comparisons, equality
+from prefixscope.frames.predicted import predicted, predicted_cases
 from prefixscope.frames.requests import repeats, send_label, sends, worst
 from prefixscope.frames.rows import doubts, load_run, read_rows, trace_headers
 from prefixscope.frames.summaries import agreement, hits, latency, sweep
@@ -49,6 +50,8 @@ __all__ = [
     "lookups_over_time",
     "output_pairs",
     "positions",
+    "predicted",
+    "predicted_cases",
     "read_rows",
     "record",
     "repeats",
