@@ -32,7 +32,7 @@ class Trade:
     lost_s : prefill that A costs over B.
     net_s : gained minus lost.
     hit_net_s : the net if A's second send hit as its third one does; None where the third hits no more.
-    rates, hits : tokens/s, and cached tokens on the second send, of (A, B).
+    rates, hits : tokens/s over the paired prompts, and cached tokens on the second send, of (A, B).
     break_even : the share of reuse at which the net is nothing; None where no share from 0 to 1 is.
     """
 
@@ -65,7 +65,8 @@ def weigh(generations: pd.DataFrame, resends: pd.DataFrame, mix: Mix) -> Trade |
     hit = None if third is None else _lost(first, {**second, "A": third}, mix.reuse, noise, freedom)
     cold, again = first["A"][0] - first["B"][0], second["A"][0] - second["B"][0]
     even = (saved.value - cold) / (again - cold) if again != cold else math.nan
-    rates = rows.groupby("arm")["tokens_per_s"].median()
+    # Of the same mean that the gain is made of: a median could point the other way.
+    rates = 1 / both.mean()
     hits = {arm: _hit(resends, mix.prompt_tokens, arm) for arm in "AB"}
     return Trade(
         mix=mix,

@@ -168,6 +168,7 @@ def test_both_halves_stand_side_by_side(write: Write) -> None:
     assert found.net_s.low is not None
     assert found.net_s.low < found.net_s.value
     assert found.hits == (0, 6400)
+    assert found.gained_s.value == pytest.approx(60 / found.rates[1] - 60 / found.rates[0])
     text = trade.sentence(found)
     for part in ("6,446", "70%", "MTP gains", "loses 1.70 s", "MTP's 0 and no MTP's 6,400", "as its third one does"):
         assert part in text
