@@ -191,6 +191,13 @@ def document(count: Count, tokens: int, seed: int) -> Prompt:
     )
 
 
+def given(count: Count, messages: Sequence[Message], name: str) -> Prompt:
+    """A prompt that is there already; its length is an estimate where the tokenizer can't be asked."""
+    ids = count(messages)
+    chars = sum(len(message["content"]) for message in messages)
+    return Prompt(name, len(ids) if ids else max(1, round(chars / CHARS_PER_TOKEN)), 0, tuple(messages), ids)
+
+
 def shaped(count: Count, shape: str, tokens: int, seed: int) -> Prompt:
     """A prompt of one of the ``SHAPES``, ended in the middle of its text for the answer to go on."""
     request, stream = SHAPES[shape]

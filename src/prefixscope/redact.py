@@ -23,7 +23,7 @@ _ROWS = {
                    "prompt_tokens", "distinct_tokens"},
     "generation": {"arm", "label", "side", "shape", "document", "repeat", "request_id", "prompt_tokens",
                    "cached_tokens", "completion_tokens", "finish_reason", "chunks", "chunk_tokens", "arrivals_ms",
-                   "seconds", "retries", "per_request", "counters", "disturbed", "interleaved"},
+                   "seconds", "retries", "per_request", "counters", "disturbed", "interleaved", "answer_tokens"},
     "pair": {"pair", "shape", "document", "identical", "by", "first_difference", "class"},
     "resend": {"arm", "label", "side", "tokens", "send", "index", "prompt_tokens", "cached_tokens", "first_token_ms",
                "request_id", "taken_from"},

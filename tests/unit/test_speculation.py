@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -226,3 +227,42 @@ def test_headroom_from_groups_gives_windows_their_blocks_once() -> None:
     assert one_sequence(header, 8192) == (8192 - 5 * 33) * 64
     text = 'vllm:cache_config_info{num_gpu_blocks="8192",block_size="32"} 1'
     assert headroom(text, header).tokens == 513_728
+
+
+# --- prompts of the caller's own -----------------------------------------------------------------------------------
+
+WORKER = '{"role": "worker", "messages": [{"role": "user", "content": "%s"}]}'
+
+
+def test_prompts_of_ones_own_are_asked_by_role(attach: Attach, stub: StubServer, tmp_path: Path) -> None:
+    """Every prompt of the file is streamed under its role; its text is in no row."""
+    file = tmp_path / "roles.jsonl"
+    architect = WORKER.replace("worker", "architect")
+    file.write_text("\n".join([WORKER % "fix rule one", WORKER % "fix rule two", architect % "plan the run"]) + "\n")
+    investigation = attach()
+    table = speculation.run(investigation, **{**FEW, "shapes": [str(file)], "repeats": 1})
+    assert table["item"].tolist() == ["worker 1", "worker 2", "architect 1"]
+    assert [body["messages"][0]["content"] for body in streamed(stub)] == [
+        "fix rule one",
+        "fix rule two",
+        "plan the run",
+    ]
+    assert "fix rule" not in (investigation.path / "raw" / "speculation.jsonl").read_text()
+    assert len(speculation.run(attach(), **{**FEW, "shapes": [str(file)], "repeats": 1})) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no prompt"),
+        ("nonsense", "line 1"),
+        ('{"role": "a", "messages": []}', "line 1"),
+        (WORKER % "a" + "\n7", "line 2"),
+    ],
+)
+def test_a_file_that_holds_no_prompts_is_refused(attach: Attach, tmp_path: Path, text: str, said: str) -> None:
+    """An empty file or a line of another form is refused with its number, before anything is sent."""
+    file = tmp_path / "roles.jsonl"
+    file.write_text(text)
+    with pytest.raises(RunError, match=said):
+        speculation.run(attach(), **{**FEW, "shapes": [str(file)]})

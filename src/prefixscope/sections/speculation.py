@@ -26,7 +26,7 @@ def speculation(material: Material) -> Section:
     if found is not None:
         findings.insert(0, ("The trade", trade.sentence(found)))
     if compared:
-        findings.append(("Same answers?", noise.judge(material.output_pairs).sentence))
+        findings.append(("The answers", noise.judge(material.output_pairs).sentence))
     counting = trade.counted(table)
     if counting:
         findings.append(("Chunks are not tokens", counting))
@@ -118,9 +118,11 @@ def _differences(material: Material) -> Table:
         for row in noise.differences(material.output_pairs, material.comparisons).itertuples()
     )
     columns = ("pair", "compared", "differ", "95 % of that share")
+    labels = material.generations.drop_duplicates("arm").set_index("arm")["label"]
+    told = ", ".join(f"{arm} is {label}" for arm, label in labels.sort_index().items())
     return Table(
-        caption="Answers to the same prompt: each server against itself (its noise), one against the other (the "
-        "drafter), and, from the equality stage, cold against cold and cold against warm (the cache).",
+        caption=f"{told}. Answers to the same prompt: each server against itself (its noise), one against the "
+        "other (the drafter), and, from the equality stage, cold against cold and cold against warm (the cache).",
         columns=columns,
         rows=rows,
         numeric=frozenset(columns[1:]),

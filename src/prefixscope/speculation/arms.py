@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from prefixscope.errors import RunError
 from prefixscope.investigation import Investigation
+from prefixscope.prompts import Message
 from prefixscope.setting import Setting
 
 
@@ -22,11 +23,15 @@ class Arm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One request: which prompt, and the how-manieth time."""
+    """One request: which prompt, and the how-manieth time.
+
+    ``messages`` is a prompt of the caller's own, ``shape`` then its role; empty for one that is drawn.
+    """
 
     shape: str
     document: int
     repeat: int
+    messages: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,10 +122,10 @@ class Work:
         prompt = self.prompt(sender, item)
         self.stage.progress.say(f"{arm.label}, {item.shape} {item.document + 1}, time {item.repeat + 1}")
         row = {
-            "kind": "generation", "cell": self.cell(arm, item), **self.side(arm), **asdict(item),
+            "kind": "generation", "cell": self.cell(arm, item), **self.side(arm), "shape": item.shape,
             "document": item.document + 1, "repeat": item.repeat + 1,
             "setting": arm.setting.to_json(), "server": sender.server_id, "model": sender.base,
-            "prompt": prompt.to_json(), "interleaved": self.together,
+            "prompt": prompt.to_json(), "answer_tokens": self.answer_tokens, "interleaved": self.together,
         }  # fmt: skip
         try:
             self.stage.append({**row, **self.streamed(sender, prompt)})
@@ -141,7 +141,10 @@ class Work:
         key = item.shape, item.document
         if key not in self.prompts:
             count = sender.count(sender.base)
-            self.prompts[key] = prompts.shaped(count, item.shape, self.tokens, self.seed + item.document)
+            if item.messages:
+                self.prompts[key] = prompts.given(count, item.messages, f"{item.shape} {item.document + 1}")
+            else:
+                self.prompts[key] = prompts.shaped(count, item.shape, self.tokens, self.seed + item.document)
         return self.prompts[key]
 
     def streamed(self, sender: Sender, prompt: Prompt) -> dict[str, Any]:
@@ -219,7 +222,9 @@ class Work:
         return {"arm": arm.name, "label": arm.label, "side": digest([arm.setting.id, arm.url], 8)}
 
     def cell(self, arm: Arm, item: Item) -> str:
-        what = [item.shape, self.tokens, self.seed + item.document, self.answer_tokens, item.repeat]
+        drawn = [self.tokens, self.seed + item.document]
+        text = [list(item.messages)] if item.messages else drawn
+        what = [item.shape, *text, self.answer_tokens, item.repeat]
         return digest(["generation", self.investigation.target.id, self.side(arm)["side"], *what])
 
 

@@ -18,7 +18,7 @@ def compare(investigation: Investigation, stage: Stage) -> None:
     answers: dict[tuple[Any, ...], dict[tuple[str, int], dict[str, Any]]] = {}
     for row in rows:
         if row["kind"] == "generation" and row["status"] == "ok":
-            item = (row["shape"], row["document"], row["prompt"]["digest"], row["prompt"]["tokens"])
+            item = (row["shape"], row["document"], row["prompt"]["digest"], row["answer_tokens"])
             answers.setdefault(item, {})[row["arm"], row["repeat"]] = row
     for (shape, document, *_), asked in answers.items():
         pairs = [("A / A", ("A", 1), ("A", 2)), ("B / B", ("B", 1), ("B", 2)), ("A / B", ("A", 1), ("B", 1))]
