@@ -29,9 +29,10 @@ def url(bench: Bench) -> Iterator[str]:
 
 
 def test_what_is_served_is_measured_and_the_rest_is_named(url: str, tmp_path: Path) -> None:
-    """Baseline and equality run under both served names; trace and sweep are left out, and that is said."""
+    """Baseline and equality run under both served names, speculation under the first; trace and sweep are left out, and that is said."""
     run = tmp_path / "run"
     few = ["-p", "baseline.lengths=[640, 1600]", "-p", "equality.documents=1", "-p", "equality.tokens=1300"]
+    few += ["-p", "speculation.documents=1", "-p", "speculation.repeats=1", "-p", "speculation.answer_tokens=8"]
     done = prefixscope("run", "--url", url, "-o", str(run), "--json", *few)
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout)["verdict_code"] == "reuses"
@@ -39,6 +40,7 @@ def test_what_is_served_is_measured_and_the_rest_is_named(url: str, tmp_path: Pa
     assert sends["model"].nunique() == 2
     second = sends[(sends["send"] == "repeat") & (sends["index"] == 2)]
     assert dict(zip(second["tokens"], second["cached_tokens"], strict=True)) == {640: 448, 1600: 1472}
+    assert frames.generations(run)["agree"].all()
     stages = Run(run).manifest["stages"]
     assert {name for name, state in stages.items() if state["status"] == "left out"} == {"trace", "sweep"}
     assert "--serve-cmd" in (run / "report.html").read_text()

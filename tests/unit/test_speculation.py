@@ -79,6 +79,17 @@ def test_two_servers_take_turns(attach: Attach, stub: StubServer, other: StubSer
     assert all(row["identical"] for row in pairs)
 
 
+def test_where_one_server_fits_the_arms_follow_each_other(
+    attach: Attach, stub: StubServer, other: StubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that runs alone is asked everything before the next one starts, and the rows say so."""
+    monkeypatch.setattr(Investigation, "side_by_side", False)
+    table = speculation.run(attach(), other=other.url, **FEW)
+    assert table["arm"].tolist() == list("AAAABBBB")
+    assert not table["interleaved"].any()
+    assert frames.effect(table, "tokens_per_s") is not None
+
+
 def test_a_long_prompt_is_resent_on_either_server(attach: Attach, stub: StubServer, other: StubServer) -> None:
     """Cold, again, and once more under one salt, with the hit that each server gives."""
     other.prefix_caching = False
