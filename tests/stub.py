@@ -70,6 +70,10 @@ class StubServer:
         ``X-data-parallel-rank`` picks one where ``pins``.
     refuses : fields that get a 400.
     head : what the chat template writes before the first message.
+    draft : how many tokens a drafter guesses per step; None has no drafter.
+    accepts : number of the step → how many of them are right.
+    reports_drafting : a drafter's score stands in each answer too.
+    others : tokens that other traffic generates during each answer.
     max_model_len : longer prompts are a 400.
     answer : prompt token ids, salt and number of the request → the answer's token ids (bytes).
     edit : changes a chat answer before it is sent; gets the answer and the request's body. It may give a Reply.
@@ -96,6 +100,10 @@ class StubServer:
         self.ranks, self.balanced, self.pins = 1, False, True
         self.refuses: tuple[str, ...] = ()
         self.head: Callable[[], str] = lambda: ""
+        self.draft: int | None = None
+        self.accepts: Callable[[int], int] = lambda step: 0
+        self.reports_drafting = True
+        self.others = 0
         self.max_model_len = 16_384
         self.answer: Callable[[Sequence[int], str, int], list[int]] = default_answer
         self.edit: Callable[[dict[str, Any], dict[str, Any]], Any] = lambda answer, request: answer
@@ -105,6 +113,8 @@ class StubServer:
         self._cache: Counter[int] = Counter()
         self._turn = self._pages = 0
         self._queries = self._hits = 0
+        self._generated = self._drafts = 0
+        self._accepted: list[int] = []
         self._lock = threading.Lock()
         self._http = _Server(("127.0.0.1", 0), _handler(self))
         self.port = self._http.server_address[1]
@@ -204,6 +214,19 @@ class StubServer:
                 lines.append(
                     f'vllm:prefix_cache_{name}_total{{engine="{engine}",model_name="{self.model}"}} {float(share)}'
                 )
+        totals = {"generation_tokens": self._generated, "prompt_tokens": self._queries}
+        if self.draft is not None:
+            totals |= {
+                "spec_decode_num_drafts": self._drafts,
+                "spec_decode_num_draft_tokens": self._drafts * self.draft,
+            }
+            totals |= {"spec_decode_num_accepted_tokens": sum(self._accepted)}
+            lines += [
+                f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{place}"}} '
+                f"{sum(1 for accepted in self._accepted if accepted > place)}.0"
+                for place in range(self.draft)
+            ]
+        lines += [f'vllm:{name}_total{{engine="0"}} {value}.0' for name, value in totals.items()]
         for engine in range(self.engines):
             labels = (
                 f'block_size="32",enable_prefix_caching="{self.prefix_caching}",engine="{engine}",num_gpu_blocks="4096"'
@@ -258,12 +281,54 @@ class StubServer:
                 "prompt_tokens_details": {"cached_tokens": cached} if self.reports_cached else None,
             },
         }
+        steps = self._decode(len(answered))
+        if body.get("stream"):
+            return Reply(
+                body=self._streamed(answer, answered, steps, body), headers={"Content-Type": "text/event-stream"}
+            )
         edited = self.edit(answer, body)
         return (
             edited
             if isinstance(edited, Reply)
             else Reply(body=edited, headers={"X-Request-Id": headers.get("x-request-id", "")})
         )
+
+    def _decode(self, tokens: int) -> list[int]:
+        """How many of the drafted tokens each step after the first token accepted; the counters move."""
+        self._generated += tokens + self.others
+        steps: list[int] = []
+        while self.draft is not None and 1 + sum(steps) + len(steps) < tokens:
+            left = tokens - 2 - sum(steps) - len(steps)
+            steps.append(min(self.accepts(len(steps)), self.draft, left))
+        self._drafts += len(steps)
+        self._accepted += steps
+        return steps
+
+    def _streamed(self, answer: dict[str, Any], ids: list[int], steps: list[int], body: dict[str, Any]) -> str:
+        """The answer as server-sent events: the role alone, a chunk for each step, usage, the end."""
+        sizes = [1, *(1 + accepted for accepted in steps)] if self.draft is not None else [1] * len(ids)
+        deltas: list[tuple[dict[str, Any], list[int]]] = [({"role": "assistant", "content": ""}, [])]
+        for size in sizes:
+            done = sum(len(chunk) for _, chunk in deltas)
+            chunk = ids[done : done + size]
+            deltas.append(({"content": bytes(chunk).decode("utf-8", "replace")}, chunk))
+        events: list[dict[str, Any]] = []
+        for place, (delta, chunk) in enumerate(deltas):
+            choice = {"index": 0, "delta": delta, "finish_reason": "length" if place + 1 == len(deltas) else None}
+            if body.get("return_token_ids") and chunk:
+                choice["token_ids"] = chunk
+            events.append({"id": answer["id"], "choices": [choice]})
+        score = {
+            "num_spec_steps": len(steps),
+            "num_accepted_draft_tokens": sum(steps),
+            "num_draft_tokens": len(steps) * (self.draft or 0),
+            "acceptance_histogram": [steps.count(n) for n in range((self.draft or 0) + 1)],
+        }
+        last = {"id": answer["id"], "choices": [], "usage": answer["usage"]}
+        if self.draft is not None and self.reports_drafting:
+            last["metrics"] = {"speculative_decoding": score}
+        events.append(last)
+        return "".join(f"data: {json.dumps(self.edit(event, body))}\n\n" for event in events) + "data: [DONE]\n\n"
 
     def _look_up_and_store(self, ids: Sequence[int], space: tuple[str, ...]) -> int:
         """The hit length of a prompt, which is then in the cache. At least one token is always computed."""

@@ -80,6 +80,7 @@ class EmbeddedEngine(Protocol):
     @property
     def model(self) -> EmbeddedModel: ...
     def serve_command(self) -> tuple[str, ...]: ...
+    def drafting_flags(self) -> tuple[str, ...]: ...
     def environment(self) -> dict[str, str]: ...
 
 
@@ -144,6 +145,7 @@ def embedded_command(
     if setting.drafter:
         config = {"method": "mtp", "model": str(engine.model.drafter), "num_speculative_tokens": 3}
         flags.set("--speculative-config", json.dumps(config))
+        flags.words += engine.drafting_flags()
     if setting.lora:
         flags.set("--enable-lora")
         flags.set("--lora-modules", f"{engine.model.lora_name}={engine.model.lora}")

@@ -50,6 +50,7 @@ def test_each_option_of_the_readme_exists(option: str) -> None:
     theirs = {
         "--enable-prefix-caching", "--enable-prompt-tokens-details", "--speculative-config",
         "--prefix-cache-retention-interval", "--gpus", "--rm", "--name", "--host", "--port",
+        "--per-request-spec-decode-metrics",
     }  # fmt: skip
     shown = "".join(
         subprocess.run(

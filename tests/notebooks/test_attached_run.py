@@ -41,6 +41,7 @@ def test_an_attached_run_ends_with_a_report_and_no_key(
     stages = {name: stage["status"] for name, stage in Run(tmp_path / "run").manifest["stages"].items()}
     assert stages == {
         "baseline": "done",
+        "speculation": "done",
         "equality": "done",
         "report": "done",
         "trace": "left out",

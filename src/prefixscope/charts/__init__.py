@@ -7,6 +7,7 @@ Charts carry no colours of ink or paper: ``theme.vega_config`` gives them, light
 from __future__ import annotations
 
 from prefixscope.charts.clock import time_spent
+from prefixscope.charts.drafting import accepted_by_position, balance_over_reuse, speed_by_shape
 from prefixscope.charts.evictions import evictions_over_time
 from prefixscope.charts.hits import hits_by_length, hits_by_send
 from prefixscope.charts.lanes import block_range
@@ -21,6 +22,8 @@ from prefixscope.charts.store import store_ruler
 from prefixscope.charts.titles import with_configs
 
 __all__ = [
+    "accepted_by_position",
+    "balance_over_reuse",
     "block_range",
     "block_ruler",
     "cost_against_shortfall",
@@ -35,6 +38,7 @@ __all__ = [
     "lookups_over_time",
     "pressure_title",
     "short_heat",
+    "speed_by_shape",
     "store_ruler",
     "time_spent",
     "version_matrix",

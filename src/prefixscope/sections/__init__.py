@@ -12,6 +12,7 @@ from prefixscope.sections.pressed import pressed
 from prefixscope.sections.record import engines, time_spent, warnings
 from prefixscope.sections.retention import cost, sweep
 from prefixscope.sections.section import Figure, Section, Table, command
+from prefixscope.sections.speculation import speculation
 
 __all__ = ["Figure", "Section", "Table", "command", "engines", "headline_figure", "pressed", "sections"]
 
@@ -19,10 +20,6 @@ __all__ = ["Figure", "Section", "Table", "command", "engines", "headline_figure"
 def sections(material: Material, *, include_text: bool = False) -> list[Section]:
     """All sections after the verdict, in reading order."""
     made = [hit_lengths(material), first_token(material), block_trace(material), sweep(material), cost(material)]
-    made += [
-        predicted(material),
-        equality(material, include_text=include_text),
-        time_spent(material),
-        warnings(material),
-    ]
+    made += [predicted(material), equality(material, include_text=include_text), speculation(material)]
+    made += [time_spent(material), warnings(material)]
     return made
