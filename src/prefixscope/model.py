@@ -75,7 +75,7 @@ def generate(folder: Path, recipe: Mapping[str, Any]) -> dict[str, str]:
     for part, shapes in (("target", target_shapes), ("drafter", drafter_shapes)):
         section = recipe[part]
         _write_folder(folder / part, "config.json", section["config"], "model.safetensors", draw(shapes, recipe, part))
-        for name, text in _tokenizer_files(recipe["tokenizer"]).items():
+        for name, text in tokenizer_files(recipe["tokenizer"]).items():
             (folder / part / name).write_text(text, encoding="utf-8")
     adapter = draw(lora_shapes, recipe, "lora")
     _write_folder(
@@ -250,7 +250,7 @@ def byte_symbols() -> list[str]:
     return [chr(byte if byte in plain else next(spare)) for byte in range(256)]
 
 
-def _tokenizer_files(tokenizer: Mapping[str, Any]) -> dict[str, str]:
+def tokenizer_files(tokenizer: Mapping[str, Any]) -> dict[str, str]:
     """One token per byte, id = number of specials + byte value, no merges: prompts are token-exact by construction."""
     specials: list[str] = tokenizer["specials"]
     vocabulary = {text: index for index, text in enumerate([*specials, *byte_symbols()])}
