@@ -1,4 +1,6 @@
-"""Embedded engines: a real vLLM (CPU build) per version, kept in the user's cache folder.
+"""Embedded engines: a real vLLM per version, kept in the user's cache folder.
+
+CPU builds serve and predict; of a release that has none, the scheduler alone is installed, which predicts.
 
 ```
 CACHE/engines/base-XXXXXXXX/      a virtual environment: PyTorch and vLLM's other requirements, shared by versions
@@ -45,12 +47,14 @@ class Engine:
     """One installed vLLM, ready to serve the embedded model without a network.
 
     ``python`` has this vLLM on its own. ``pythonpath`` is what PYTHONPATH needs besides: nothing today.
+    ``can_serve`` is False for a release without a CPU build: its scheduler runs here and predicts hits, its model not.
     """
 
     version: str
     python: Path
     pythonpath: tuple[Path, ...]
     model: Model
+    can_serve: bool = True
 
     @property
     def folder(self) -> Path:
@@ -95,8 +99,25 @@ class Engine:
             "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB: about 270,000 tokens of the embedded model
         }
 
+    def require_serving(self) -> None:
+        """Raise EngineError, with what to use instead, where this engine can't serve."""
+        if not self.can_serve:
+            others = [each.version for each in installed() if each.can_serve]
+            raise EngineError(
+                f"vLLM {self.version} has no CPU build: it can predict hits here but not serve",
+                remedy=f"use --engine {others[-1] if others else DEFAULT_VERSION}, or --url or --serve-cmd with a "
+                "server of your own",
+            )
+
     def serve_command(self) -> tuple[str, ...]:
-        """The API server on the embedded target model, without a port, drafter, adapter or retention interval."""
+        """The API server on the embedded target model, without a port, drafter, adapter or retention interval.
+
+        Raises
+        ------
+        EngineError
+            where this engine can't serve.
+        """
+        self.require_serving()
         return (
             str(self.python),
             "-m",
@@ -115,18 +136,22 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """What `engine list` shows of one version. ``shared_bytes`` is its base environment, which others may share."""
+    """What `engine list` shows of one version. ``shared_bytes`` is its base environment, which others may share.
+
+    ``can_serve`` as in ``Engine``.
+    """
 
     version: str
     size_bytes: int
     path: Path
     shared_bytes: int
+    can_serve: bool
 
 
 def installed() -> list[Installed]:
     """Every complete engine, oldest version first."""
     return [
-        Installed(facts["version"], facts["size_bytes"], path, _facts(_base(facts))["size_bytes"])
+        Installed(facts["version"], facts["size_bytes"], path, _facts(_base(facts))["size_bytes"], _can_serve(facts))
         for path, facts in _versions()
     ]
 
@@ -135,40 +160,44 @@ def find(version: str) -> Engine | None:
     """The installed engine of that version, or None. Touches no network; a missing model is generated again."""
     for path, facts in _versions():
         if facts["version"] == version:
-            return Engine(version, _python(path / "env"), (), ensure_model(cache_folder() / "models"))
+            model = ensure_model(cache_folder() / "models")
+            return Engine(version, _python(path / "env"), (), model, _can_serve(facts))
     return None
 
 
-def ensure(version: str = DEFAULT_VERSION, *, progress: Progress) -> Engine:
+def ensure(version: str = DEFAULT_VERSION, *, progress: Progress, to_serve: bool = False) -> Engine:
     """The engine of that version, installed first where it isn't yet.
 
     Parameters
     ----------
-    version : a release of vLLM that has a CPU build, ``"0.29.0"``.
+    version : a release of vLLM, ``"0.29.0"``; one without a CPU build can predict hits but not serve.
     progress : takes one line of text per step, and one every ten seconds within a long one.
+    to_serve : refuse an engine that can't serve.
 
     Raises
     ------
     EngineError
-        where the install fails; what it had written is gone again.
+        where the install fails (what it had written is gone again) or the engine can't do what is wanted.
     """
     if not re.fullmatch(r"\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?", version):
         raise EngineError(f"{version!r} is no vLLM version", remedy=f"give a release such as {DEFAULT_VERSION}")
-    if engine := find(version):
-        return engine
-    with _lock(progress):
-        if engine := find(version):  # another process installed it while this one waited
-            return engine
-        _sweep()
-        bases = [path for path in _folders("base") if _alive(path)]
-        Installer(_home(), version, progress).run([(path, _facts(path)) for path in bases], _finish)
     engine = find(version)
+    if engine is None:
+        with _lock(progress):
+            engine = find(version)  # another process may have installed it while this one waited
+            if engine is None:
+                _sweep()
+                bases = [(path, _facts(path)) for path in _folders("base") if _alive(path)]
+                Installer(_home(), version, progress).run(bases, _finish, to_serve=to_serve)
+                engine = find(version)
     if engine is None:
         raise EngineError(
             f"vLLM {version} was installed into {_home()} and is gone again",
             cause="another process removed it",
             remedy=f"prefixscope engine install {version}",
         )
+    if to_serve:
+        engine.require_serving()
     return engine
 
 
@@ -219,6 +248,10 @@ def _finish(path: Path, facts: dict[str, Any]) -> None:
         file.flush()
         os.fsync(file.fileno())
     scratch.replace(path / MARKER)
+
+
+def _can_serve(facts: dict[str, Any]) -> bool:
+    return bool(facts.get("can_serve", True))  # markers of earlier installs, all CPU builds, don't say
 
 
 def _base(facts: dict[str, Any]) -> Path:

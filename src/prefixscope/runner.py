@@ -262,7 +262,7 @@ def prepare(target: Target, screen: Screen) -> None:
     """What must be there before the first notebook: the key, the server, the engine."""
     target.check_environment()
     if target.kind == "embedded":
-        engine.ensure(target.engine, progress=screen.line)
+        engine.ensure(target.engine, progress=screen.line, to_serve=True)
     elif target.kind == "attached":
         reach(target)
     elif target.kind == "managed":

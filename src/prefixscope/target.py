@@ -125,7 +125,7 @@ class Target:
                 self.serve_cmd, setting, port=port, stop_cmd=self.stop_cmd or None, trace_env=trace_env
             )
         if self.kind == "embedded":
-            installed = engines.ensure(self.engine, progress=lambda line: None)
+            installed = engines.ensure(self.engine, progress=lambda line: None, to_serve=True)
             return command.embedded_command(installed, setting, port=port, trace_env=trace_env)
         raise Unsupported(
             f"a server would have to be started ({setting.label}), and {self.label} is not ours to start",

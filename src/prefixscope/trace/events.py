@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -31,6 +32,8 @@ def read_header(event: Mapping[str, Any]) -> Header:
             layers=int(row["layers"]),
             drafter=bool(row["drafter"]),
             bytes_per_block=_optional(row["bytes_per_block"]),
+            spec=str(row.get("spec", "")),
+            fields=json.dumps(row["fields"], sort_keys=True) if row.get("fields") else "",
         )
         for row in event["groups"]
     )
@@ -52,6 +55,8 @@ def read_header(event: Mapping[str, Any]) -> Header:
         alignment=int(event["alignment"]),
         drop_groups=tuple(int(gid) for gid in event["drop_groups"]),
         min_prompt_tokens=_optional(event.get("min_prompt_tokens")),
+        max_batched_tokens=_optional(event.get("max_batched_tokens")),
+        max_seqs=_optional(event.get("max_seqs")),
     )
 
 

@@ -19,6 +19,9 @@ class Group:
     layers: int
     drafter: bool
     bytes_per_block: int | None
+    spec: str = ""
+    fields: str = ""
+    """The spec's own fields as JSON, which a replay builds it from; empty in traces written without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,8 @@ class Header:
     alignment: int = 0
     drop_groups: tuple[int, ...] = ()
     min_prompt_tokens: int | None = None
+    max_batched_tokens: int | None = None
+    max_seqs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

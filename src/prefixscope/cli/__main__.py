@@ -1,0 +1,5 @@
+import sys
+
+from prefixscope.cli import main
+
+sys.exit(main())

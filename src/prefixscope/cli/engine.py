@@ -1,0 +1,54 @@
+"""``prefixscope engine``: embedded engines."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from prefixscope.cli.exits import DONE
+
+if TYPE_CHECKING:
+    from prefixscope.cli.exits import Commands
+
+
+def _engine(options: argparse.Namespace) -> int:
+    from prefixscope import engine
+
+    if options.action == "install":
+        installed = engine.ensure(options.version, progress=lambda line: print(line, file=sys.stderr, flush=True))
+        print(f"vLLM {installed.version} is ready{'' if installed.can_serve else ', to predict but not to serve'}")
+    elif options.action == "remove":
+        print(f"removed vLLM {options.version}, {engine.remove(options.version) / 1e6:,.0f} MB freed")
+    else:
+        entries = engine.installed()
+        if options.json:
+            rows = [
+                {"version": e.version, "size_bytes": e.size_bytes, "path": str(e.path), "can_serve": e.can_serve}
+                for e in entries
+            ]
+            print(json.dumps(rows, indent=2))
+        elif not entries:
+            print("no engine is installed; prefixscope engine install puts one in place (about 3.5 GB)")
+        for entry in [] if options.json else entries:
+            note = "" if entry.can_serve else "  (predicts, can't serve: no CPU build)"
+            print(f"{entry.version:10} {entry.size_bytes / 1e6:>8,.0f} MB  {entry.path}{note}")
+    return DONE
+
+
+def add(commands: Commands) -> None:
+    """Its options and its help."""
+    engine = commands.add_parser("engine", help="embedded engines: install, list, remove").add_subparsers(
+        title="actions", dest="action", required=True, metavar="ACTION"
+    )
+    install = engine.add_parser(
+        "install", help="put a real vLLM into the user's cache folder; one without a CPU build can only predict"
+    )
+    install.add_argument("version", nargs="?", default="0.29.0")
+    listing = engine.add_parser("list", help="what is installed")
+    listing.add_argument("--json", action="store_true")
+    remove = engine.add_parser("remove", help="delete one")
+    remove.add_argument("version")
+    for action in (install, listing, remove):
+        action.set_defaults(call=_engine)

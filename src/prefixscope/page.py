@@ -1,0 +1,193 @@
+"""Figures and words → one HTML file that opens offline, today and in ten years.
+
+Vega is inlined once and draws without eval; a content security policy forbids every connection and every script but
+the three written here. Without scripts the file shows the same figures as SVG.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import vl_convert
+from markupsafe import Markup, escape
+
+from prefixscope.display import themed
+from prefixscope.errors import ReportError
+from prefixscope.quantities import number
+from prefixscope.theme import DARK, vega_config
+
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+(?: (?:[\d,]+|None)(?![\w,]))?")
+
+
+PLAIN_BYTES, MOST_BYTES = 250_000, 600_000
+"""A download up to the first is embedded as it is, up to the second compressed, above it only named."""
+
+MOST_ROWS = 400
+"""Rows of one table, where the data to download holds the others."""
+
+
+def render(template: str, drawn: Mapping[str, Drawn], **values: Any) -> str:
+    """The page's text; the template gets ``drawn`` and the values."""
+    bundle: Any = vl_convert.javascript_bundle  # its stub asks for arguments that it does not need
+    library = str(bundle())
+    if "</script" in library.lower() or "<!--" in library:
+        raise ReportError(
+            "Vega's code can't be inlined: it holds a script end", remedy="pip install --upgrade vl-convert-python"
+        )
+    data = {
+        "charts": {name: figure.embedded for name, figure in drawn.items()},
+        "configs": {scheme: {**vega_config(scheme), "background": "transparent"} for scheme in ("light", "dark")},
+        "dark": DARK,
+    }
+    script = _resource("report.js")
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_resource),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["flags"] = _flags
+    environment.globals["most_rows"] = MOST_ROWS
+    return environment.get_template(template).render(
+        policy=_policy([library, script]),
+        style=Markup(_resource("report.css")),
+        library=Markup(library),
+        script=Markup(script),
+        data=Markup(script_json(data)),
+        drawn=drawn,
+        **values,
+    )
+
+
+def write(text: str, target: Path) -> Path:
+    """Write a page, whole or not at all, and give its path.
+
+    Raises
+    ------
+    ReportError
+        where the file can't be written.
+    """
+    try:
+        partial = target.with_name(f".{target.name}.tmp")
+        try:
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(target)  # a full disk leaves the earlier page whole
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise ReportError(
+            f"the report can't be written to {target}: {error.strerror}",
+            remedy="name a file in a writable folder: --out FILE",
+        ) from error
+    return target
+
+
+def script_json(value: Any) -> str:
+    """JSON that can stand in a script element: nothing in it can end the element or start a comment."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Download:
+    """One file inside the report; ``href`` is empty where it was too large, ``note`` says so."""
+
+    name: str
+    what: str
+    href: str
+    note: str
+
+
+def download(name: str, what: str, text: str) -> Download:
+    """The text as a link that needs no network."""
+    data, kind = text.encode(), "application/json" if name.endswith("json") else "text/plain"
+    if len(data) > PLAIN_BYTES:
+        # A fixed time stamp: equal rows give equal bytes.
+        data, kind, name = gzip.compress(data, 9, mtime=0), "application/gzip", f"{name}.gz"
+    if len(data) > MOST_BYTES:
+        return Download(
+            name=name, what=what, href="", note=f"{number(len(data) / 2**20)} MiB compressed: left in the run directory"
+        )
+    href = f"data:{kind};base64,{base64.b64encode(data).decode()}"
+    return Download(name=name, what=what, href=href, note=f"{number(max(round(len(data) / 1024), 1))} KiB")
+
+
+class Drawn:
+    """A figure ready for the page: title as text, a specification for Vega, an SVG for readers without scripts."""
+
+    def __init__(self, name: str, chart: Any) -> None:
+        spec = themed(chart)
+        title = spec.pop("title", {})
+        self.id = name
+        self.title = _joined(title.get("text"))
+        self.subtitle = _joined(title.get("subtitle"))
+        svg = str(vl_convert.vegalite_to_svg(spec))
+        self.svg = Markup(_own_ids(svg, name).replace("<svg ", '<svg aria-hidden="true" ', 1))
+        spec.pop("config")
+        plot, columns = _plot_width(spec)
+        # What the drawing takes beside its plots is known here; the page gives the plots whatever room is left.
+        beside = [round(_svg_width(svg) - plot * columns, 1)]
+        if columns > 1:
+            narrow = str(vl_convert.vegalite_to_svg({**spec, "columns": 1, "config": vega_config()}))
+            beside.append(round(_svg_width(narrow) - plot, 1))
+        self.embedded = {"spec": spec, "plot": plot, "columns": columns, "beside": beside}
+
+
+def _svg_width(svg: str) -> float:
+    return float(svg.split('width="', 1)[1].split('"', 1)[0])
+
+
+def _own_ids(svg: str, prefix: str) -> str:
+    """The SVG with ids of its own: Vega counts them over a whole process, and a page needs unique ones."""
+    found = dict.fromkeys(re.findall(r'\bid="([a-z]+\d+)"', svg))
+    names = {old: f"{prefix}-{place}" for place, old in enumerate(found)}
+    return re.sub(
+        r'(?<=id=")[a-z]+\d+(?=")|(?<=url\(#)[a-z]+\d+(?=\))',
+        lambda match: names.get(match.group(0), match.group(0)),
+        svg,
+    )
+
+
+def _plot_width(spec: dict[str, Any]) -> tuple[float, int]:
+    if "spec" in spec:
+        facet = spec["facet"].get("field")
+        values = spec["data"].get("values") or spec["datasets"][spec["data"]["name"]]
+        panels = {row.get(facet) for row in values}
+        return float(spec["spec"]["width"]), min(int(spec.get("columns", 1)), max(len(panels), 1))
+    if "vconcat" in spec:
+        return float(spec["vconcat"][0]["width"]), 1
+    return float(spec["width"]), 1
+
+
+def _flags(text: str) -> Markup:
+    """Escaped text in which command-line flags are set as code."""
+    return Markup(_FLAG.sub(r"<code>\g<0></code>", str(escape(text))))
+
+
+def _joined(text: Any) -> str:
+    return " ".join(text) if isinstance(text, list) else str(text or "")
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in scripts
+    )
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; connect-src 'none'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _resource(name: str) -> str:
+    return files("prefixscope").joinpath(f"templates/{name}").read_text(encoding="utf-8")

@@ -1,0 +1,343 @@
+"""What is replayed: a geometry, a server's settings and requests, as plain data that travels with a report.
+
+Nothing here holds a token id or a text: a prompt is ``(content, length)`` segments, and two prompts share exactly the
+segments that they begin with alike.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from prefixscope.errors import ReplayError
+from prefixscope.setting import Interval
+from prefixscope.trace import Header
+
+SCHEMA_VERSION = 1
+Segment = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """One KV cache group.
+
+    ``spec`` and ``fields`` (JSON) are the release's own KV cache spec where it is known; without, the group is built
+    from ``kind``, ``block_size`` (tokens) and ``window`` (tokens).
+    """
+
+    kind: str
+    block_size: int
+    window: int | None = None
+    layers: int = 1
+    drafter: bool = False
+    bytes_per_block: int | None = None
+    spec: str = ""
+    fields: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Geometry:
+    """The KV cache groups of a server and the block sizes that its engine resolved.
+
+    ``origin`` says where it comes from, in words; ``release`` is the one that grouped the layers, empty where a person
+    did. ``pool_blocks`` is the server's own pool, shared by all groups; None where nobody knows.
+    """
+
+    groups: tuple[Group, ...]
+    scheduler_block: int
+    hash_block: int
+    pool_blocks: int | None = None
+    origin: str = ""
+    release: str = ""
+    inferred: tuple[str, ...] = ()
+
+    @classmethod
+    def from_header(cls, header: Header) -> Geometry:
+        """The geometry that a running engine says it has."""
+        return cls(
+            groups=tuple(
+                Group(
+                    kind=group.kind,
+                    block_size=group.block_size,
+                    window=group.window,
+                    layers=group.layers,
+                    drafter=group.drafter,
+                    bytes_per_block=group.bytes_per_block,
+                    spec=group.spec if group.fields else "",
+                    fields=group.fields,
+                )
+                for group in header.groups
+            ),
+            scheduler_block=header.scheduler_block,
+            hash_block=header.hash_block,
+            pool_blocks=header.pool_blocks,
+            origin="the trace of a running engine",
+            release=header.version,
+        )
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Geometry:
+        """Read one; a group may have a ``count``.
+
+        Raises
+        ------
+        ReplayError
+            where something is missing or no number.
+        """
+        try:
+            groups: list[Group] = []
+            for place, row in enumerate(value["groups"]):
+                known = {one.name: row[one.name] for one in fields(Group) if one.name in row}
+                if isinstance(known.get("fields"), Mapping):
+                    known["fields"] = json.dumps(known["fields"], sort_keys=True)
+                if not isinstance(known.get("block_size"), int) or known["block_size"] < 1:
+                    raise ReplayError(
+                        f"KV cache group {place} has the block size {known.get('block_size')!r}",
+                        remedy="give a positive number of tokens",
+                    )
+                groups += [Group(**known)] * int(row.get("count", 1))
+            sizes = [group.block_size for group in groups]
+            return cls(
+                groups=tuple(groups),
+                scheduler_block=int(value.get("scheduler_block") or math.lcm(*sizes)),
+                hash_block=int(value.get("hash_block") or math.gcd(*sizes)),
+                pool_blocks=value.get("pool_blocks"),
+                origin=str(value.get("origin", "")),
+                release=str(value.get("release", "")),
+                inferred=tuple(value.get("inferred", ())),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ReplayError(
+                f"the geometry can't be read: {type(error).__name__} {error}",
+                cause="it lacks groups, each with kind and block_size",
+                remedy="start from one of data/geometries, or from a trace: prefixscope predict --trace FILE",
+            ) from error
+
+    def to_json(self) -> dict[str, Any]:
+        """As `from_json` and the worker take it; the order of the groups is that of the engine."""
+        groups = []
+        for group in self.groups:
+            row = {key: value for key, value in asdict(group).items() if value not in (None, "")}
+            if group.fields:
+                row["fields"] = json.loads(group.fields)
+            groups.append(row)
+        return {**{key: value for key, value in asdict(self).items() if key != "groups"}, "groups": groups}
+
+    @property
+    def bytes_per_block(self) -> int | None:
+        """Bytes of one block of the pool: the largest group's; None where no group says."""
+        known = [group.bytes_per_block for group in self.groups if group.bytes_per_block]
+        return max(known) if known else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSetting:
+    """How the server is started, as far as hits depend on it.
+
+    ``interval`` None is the release's own default. ``drafter_tokens`` None is no speculative decoding. ``pool_blocks``
+    None is a pool that never evicts.
+    """
+
+    interval: Interval = None
+    drafter_tokens: int | None = None
+    pool_blocks: int | None = None
+    caching: bool = True
+    max_batched_tokens: int | None = None
+    max_seqs: int | None = None
+
+    @classmethod
+    def from_header(cls, header: Header, *, pool: bool = False) -> ServerSetting:
+        """The settings of a running engine, its resolved interval included; its pool only where asked for."""
+        return cls(
+            interval=header.interval,
+            drafter_tokens=header.spec_tokens,
+            pool_blocks=header.pool_blocks if pool else None,
+            caching=header.caching,
+            max_batched_tokens=header.max_batched_tokens,
+            max_seqs=header.max_seqs,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        found = asdict(self)
+        tokens = found.pop("drafter_tokens")
+        return {**found, "drafter": None if tokens is None else {"tokens": tokens}}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ServerSetting:
+        known = {one.name: value[one.name] for one in fields(cls) if one.name in value}
+        if value.get("drafter"):
+            known["drafter_tokens"] = int(value["drafter"]["tokens"])
+        return cls(**known)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request of a replay.
+
+    ``segments`` make the prompt. ``answer`` is what is generated, one token of its own without. ``accepted`` draft
+    tokens are taken in each step. ``tally`` counts each group's cached blocks after it. ``reset`` stands for a reset of
+    the prefix cache instead of a request.
+    """
+
+    id: str
+    segments: tuple[Segment, ...] = ()
+    salt: str | None = None
+    lora: str | None = None
+    answer: Segment | None = None
+    accepted: int = 0
+    tally: bool = False
+    reset: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Prompt tokens."""
+        return sum(length for _, length in self.segments)
+
+    def to_json(self) -> dict[str, Any]:
+        if self.reset:
+            return {"id": self.id, "reset": True}
+        found: dict[str, Any] = {"id": self.id, "segments": [list(one) for one in self.segments]}
+        if self.salt is not None:
+            found["salt"] = self.salt
+        if self.lora is not None:
+            found["lora"] = self.lora
+        if self.answer is not None:
+            found["answer"] = list(self.answer)
+        if self.accepted:
+            found["accepted"] = self.accepted
+        if self.tally:
+            found["tally"] = True
+        return found
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Request:
+        return cls(
+            id=str(value["id"]),
+            segments=tuple((str(name), int(length)) for name, length in value.get("segments", ())),
+            salt=value.get("salt"),
+            lora=value.get("lora"),
+            answer=(str(value["answer"][0]), int(value["answer"][1])) if value.get("answer") else None,
+            accepted=int(value.get("accepted", 0)),
+            tally=bool(value.get("tally", False)),
+            reset=bool(value.get("reset", False)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A geometry, a setting and requests in order: everything that a replay needs, and nothing that a prompt says."""
+
+    geometry: Geometry
+    setting: ServerSetting
+    requests: tuple[Request, ...]
+    release: str = ""
+    name: str = ""
+    measured: Mapping[str, int | None] = field(default_factory=dict)
+    """Hits that a real engine gave, by request id; empty where nothing was measured."""
+
+    def under(self, **changes: Any) -> Case:
+        """The same case with other settings."""
+        return replace(self, setting=replace(self.setting, **changes), measured={})
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "name": self.name,
+            "release": self.release,
+            "geometry": self.geometry.to_json(),
+            "setting": self.setting.to_json(),
+            "requests": [one.to_json() for one in self.requests],
+            "measured": dict(self.measured),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Case:
+        """Read one.
+
+        Raises
+        ------
+        ReplayError
+            for a newer schema, or where something is missing.
+        """
+        if int(value.get("schema_version", 0)) > SCHEMA_VERSION:
+            raise ReplayError(
+                f"the case has schema version {value['schema_version']}; this prefixscope reads up to {SCHEMA_VERSION}",
+                remedy="upgrade prefixscope",
+            )
+        try:
+            return cls(
+                geometry=Geometry.from_json(value["geometry"]),
+                setting=ServerSetting.from_json(value["setting"]),
+                requests=tuple(map(Request.from_json, value["requests"])),
+                release=str(value.get("release", "")),
+                name=str(value.get("name", "")),
+                measured=dict(value.get("measured", {})),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ReplayError(f"the case can't be read: {type(error).__name__} {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """What one request of a replay came to, tokens and blocks.
+
+    ``evicted_blocks`` are those that the pool gave away since the request before; ``cached_blocks`` it held after, and
+    ``kept_blocks`` of each group where the request asked for a tally.
+    """
+
+    id: str
+    prompt_tokens: int
+    hit_tokens: int
+    preempted: int
+    evicted_blocks: int
+    cached_blocks: int
+    kept_blocks: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One replay: its rows, what the release resolved, and what it keeps at the end.
+
+    ``interval`` is 0, tokens or ``"dense"``. ``kept_blocks``, ``kept_bytes`` and ``block_bytes`` are per group (bytes
+    None where the geometry does not say). ``left_out`` names fields of the geometry's specs that this release does not
+    have.
+    """
+
+    release: str
+    rows: tuple[Predicted, ...]
+    pool_blocks: int
+    interval: int | str
+    drop_groups: tuple[int, ...]
+    kept_blocks: tuple[int, ...]
+    kept_bytes: tuple[int | None, ...]
+    left_out: tuple[str, ...]
+    seconds: float
+    block_bytes: tuple[int | None, ...] = ()
+
+    def hit(self, request_id: str) -> int:
+        """Hit of the request with that id, tokens."""
+        return next(row.hit_tokens for row in self.rows if row.id == request_id)
+
+    @property
+    def tokens_short(self) -> int:
+        """Tokens short of full, over all requests."""
+        return sum(row.prompt_tokens - row.hit_tokens for row in self.rows)
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Cached tokens over prompt tokens; None without requests."""
+        total = sum(row.prompt_tokens for row in self.rows)
+        return sum(row.hit_tokens for row in self.rows) / total if total else None
+
+
+def repeats(tokens: int, times: int, *, name: str = "prompt") -> list[Request]:
+    """The same prompt sent several times under a salt of its own: ids ``NAME/1``, ``NAME/2``…"""
+    return [Request(id=f"{name}/{n}", segments=((name, tokens),), salt=name) for n in range(1, times + 1)]
+
+
+def total_tokens(requests: Sequence[Request]) -> int:
+    """Prompt tokens of all requests."""
+    return sum(one.tokens for one in requests)
