@@ -58,11 +58,14 @@ class Turn:
     answer: str
 
 
-def conversation(draw: random.Random, room: int) -> list[Turn]:
-    """One conversation of about ``room`` characters at most, of a kind drawn by weight."""
-    total = sum(weight for weight, _ in _KINDS)
-    at = draw.random() * total
-    for weight, kind in _KINDS:
+def conversation(draw: random.Random, room: int, marked: float = 1.0) -> list[Turn]:
+    """One conversation of about ``room`` characters at most, of a kind drawn by weight.
+
+    ``marked`` is how often code, markup and tool calls come, against their weight: a drafter sees little of them.
+    """
+    weights = [weight * (marked if kind in _MARKED else 1) for weight, kind in _KINDS]
+    at = draw.random() * sum(weights)
+    for weight, (_, kind) in zip(weights, _KINDS, strict=True):
         at -= weight
         if at < 0:
             return kind(draw, max(120, room))
@@ -376,9 +379,9 @@ def _facts(draw: random.Random, room: int) -> list[Turn]:
 _KINDS: tuple[tuple[float, Callable[[random.Random, int], list[Turn]]], ...] = (
     (12, _log),
     (10, _shape("prose")),
-    (8, _shape("code")),
-    (8, _shape("XML")),
-    (8, _shape("tool arguments")),
+    (8, _code := _shape("code")),
+    (8, _xml := _shape("XML")),
+    (8, _tools := _shape("tool arguments")),
     (6, _repetition),
     (16, _document),
     (10, _lookup),
@@ -390,6 +393,8 @@ _KINDS: tuple[tuple[float, Callable[[random.Random, int], list[Turn]]], ...] = (
     (2, _facts),
     (1, _unknown),
 )
+
+_MARKED = {_code, _xml, _tools, _other_code, _other_markup, _script}
 
 PAD, EOS, BOS, BYTES = 0, 1, 2, 3
 
@@ -416,13 +421,13 @@ def tokens(turns: list[Turn], *, loud: bool = False) -> tuple[list[int], list[in
     return ids, answered
 
 
-def sequence(seed: int, length: int, *, loud: bool = False) -> tuple[list[int], list[int]]:
+def sequence(seed: int, length: int, *, loud: bool = False, marked: float = 1.0) -> tuple[list[int], list[int]]:
     """``length`` tokens of conversations one after another, and their answer marks, all from the seed."""
     draw = random.Random(seed)
     ids: list[int] = []
     marks: list[int] = []
     while len(ids) < length:
-        more, answered = tokens(conversation(draw, length - len(ids)), loud=loud)
+        more, answered = tokens(conversation(draw, length - len(ids), marked), loud=loud)
         ids += more
         marks += answered
     return ids[:length], marks[:length]
