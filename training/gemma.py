@@ -57,7 +57,7 @@ class Linear(nn.Linear):
 
 
 class Rope(nn.Module):
-    """Cosine and sine per position; ``turned`` is the share of a head's pairs that rotate (a quarter in full layers)."""
+    """Cosine and sine per position; ``turned`` is the share of a head's pairs that rotate."""
 
     def __init__(self, head: int, theta: float, turned: float) -> None:
         super().__init__()
@@ -141,7 +141,9 @@ class Attention(nn.Module):
             self.v_proj = Linear(hidden, kind.kv_heads * kind.head) if kind.own_values else None
         self.rope = kind.rope()
 
-    def forward(self, x: Tensor, positions: Tensor, kv: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def forward(
+        self, x: Tensor, positions: Tensor, kv: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         def heads(y: Tensor) -> Tensor:
             return y.unflatten(-1, (-1, self.kind.head)).transpose(1, 2)
 
@@ -157,7 +159,11 @@ class Attention(nn.Module):
 class Mlp(nn.Module):
     def __init__(self, hidden: int, inter: int) -> None:
         super().__init__()
-        self.gate_proj, self.up_proj, self.down_proj = Linear(hidden, inter), Linear(hidden, inter), Linear(inter, hidden)
+        self.gate_proj, self.up_proj, self.down_proj = (
+            Linear(hidden, inter),
+            Linear(hidden, inter),
+            Linear(inter, hidden),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(F.gelu(self.gate_proj(x), approximate="tanh") * self.up_proj(x))
@@ -174,7 +180,9 @@ class Layer(nn.Module):
         self.pre_feedforward_layernorm, self.post_feedforward_layernorm = Norm(hidden), Norm(hidden, start)
         self.register_buffer("layer_scalar", torch.ones(1))
 
-    def forward(self, x: Tensor, positions: Tensor, kv: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def forward(
+        self, x: Tensor, positions: Tensor, kv: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         out, kv = self.self_attn(self.input_layernorm(x), positions, kv)
         x = x + self.post_attention_layernorm(out)
         x = x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))

@@ -20,13 +20,21 @@ FIRST_SEED = 10_000_000
 
 END = "\0"  # stands for the end-of-answer token while a conversation is still text
 
-_PEOPLE = "Mara|Tom|the captain|an old friend|the baker|our teacher|Lena|the driver|a young nurse|the gardener|Paul|my sister"
-_DID = "walked to|looked at|came back from|wrote about|asked for|forgot|painted|opened|sat beside|dreamed of|talked about|cleaned"
+_PEOPLE = (
+    "Mara|Tom|the captain|an old friend|the baker|our teacher|Lena|the driver|a young nurse|the gardener|Paul|my sister"
+)
+_DID = (
+    "walked to|looked at|came back from|wrote about|asked for|forgot|painted|opened|sat beside|dreamed of|talked about|"
+    "cleaned"
+)
 _THINGS = (
     "the harbour|a green door|the small garden|the last train|a letter|the river|an empty house|the market|a red boat|"
     "the old bridge|a warm kitchen|the library"
 )
-_TIMES = "in the morning|after lunch|before the rain|on a quiet Sunday|late at night|in early spring|once more|without a word"
+_TIMES = (
+    "in the morning|after lunch|before the rain|on a quiet Sunday|late at night|in early spring|once more|"
+    "without a word"
+)
 _WORDS = (
     "amber|basin|cedar|delta|ember|fjord|grove|haven|inlet|juniper|kettle|lantern|meadow|nickel|orchard|pebble|quarry|"
     "ripple|saddle|timber|umbra|velvet|willow|yonder|zephyr"
@@ -37,11 +45,18 @@ _COMMANDS = "grep -n|sed -i|chmod 640|cat|cp|rm -f|wc -l|tail -n 20"
 _FILES = "/var/log/messages|/etc/hosts|/tmp/report.txt|config.yaml|notes.md|main.py|data.json|/etc/fstab"
 
 _FACTS = (
-    ("What is a prefix cache?", "A prefix cache keeps the keys and values of a prompt, so that the next prompt with the same beginning is not computed again."),
+    (
+        "What is a prefix cache?",
+        "A prefix cache keeps the keys and values of a prompt, so that the next prompt with the same beginning is not "
+        "computed again.",
+    ),
     ("What is a hit?", "A hit is the part of a prompt whose blocks were found in the cache."),
     ("What is a block?", "A block holds the keys and values of a fixed number of tokens, for one group of layers."),
     ("What does a drafter do?", "A drafter guesses the next tokens, and the target model checks them all in one step."),
-    ("What is a sliding window?", "A layer with a sliding window sees only the last tokens, so older blocks can be given back."),
+    (
+        "What is a sliding window?",
+        "A layer with a sliding window sees only the last tokens, so older blocks can be given back.",
+    ),
     ("What is a warm prompt?", "A warm prompt was sent before, and its beginning is still in the cache."),
     ("What is a cold prompt?", "A cold prompt is sent for the first time, so every token is computed."),
     ("What is retention?", "Retention decides which blocks stay in the cache when a request is done."),
@@ -112,7 +127,7 @@ class Form:
         return made[0].upper() + made[1:] if made[0].isalpha() and self.template[0] == "{" else made
 
     def turn(self, draw: random.Random, head: str, length: int, more: int) -> Turn:
-        """About ``length`` characters drawn, cut anywhere, and ``more`` by the rule; what the cut hides is ruled too."""
+        """About ``length`` characters drawn, cut anywhere, and ``more`` by the rule, as what the cut hides is."""
         before, values = None, self.drawn(draw)
         parts, size = [], 0
         while size + len(self.text(values)) < length:
@@ -246,7 +261,10 @@ def _document(draw: random.Random, room: int) -> list[Turn]:
         answer = answer[: 12 + int(draw.random() * 120)]
     seen = [index for index, line in enumerate(told) if line[:11] in answer]
     following = told[seen[-1] + 1 if seen and seen[-1] + 1 < len(told) else 0 :]
-    return [Turn(head + text, answer), Turn(_question(draw), ("Then came " + "Then came ".join(following[:3])).strip() + END)]
+    return [
+        Turn(head + text, answer),
+        Turn(_question(draw), ("Then came " + "Then came ".join(following[:3])).strip() + END),
+    ]
 
 
 def _question(draw: random.Random) -> str:
@@ -305,7 +323,14 @@ def _copy(draw: random.Random, room: int) -> list[Turn]:
     whole = between.join(lines) + between
     cut = min(_length(draw, room), len(whole) * 40)
     text = whole * ((cut + 400) // len(whole) + 1)
-    return [_go_on(draw, text[: cut + 400], pick(draw, "|Repeat this line.\n\n|Repeat these lines.\n\n"), max(cut, len(whole) + 2))]
+    return [
+        _go_on(
+            draw,
+            text[: cut + 400],
+            pick(draw, "|Repeat this line.\n\n|Repeat these lines.\n\n"),
+            max(cut, len(whole) + 2),
+        )
+    ]
 
 
 def _other_code(draw: random.Random, room: int) -> list[Turn]:
@@ -313,9 +338,10 @@ def _other_code(draw: random.Random, room: int) -> list[Turn]:
         a, b, c = pick(draw, _WORDS), pick(draw, _WORDS), pick(draw, _KEYS)
         kind = int(draw.random() * 4)
         if kind == 0:
-            return f"class {a.title()}:\n    def __init__(self, {c}):\n        self.{c} = {c}\n\n    def {b}(self):\n        return self.{c}\n\n\n"
+            start = f"class {a.title()}:\n    def __init__(self, {c}):\n        self.{c} = {c}\n\n"
+            return f"{start}    def {b}(self):\n        return self.{c}\n\n\n"
         if kind == 1:
-            return f"def {a}({c}):\n    if {c} is None:\n        raise ValueError(\"no {c}\")\n    return {b}({c})\n\n\n"
+            return f'def {a}({c}):\n    if {c} is None:\n        raise ValueError("no {c}")\n    return {b}({c})\n\n\n'
         if kind == 2:
             return f"{a} = [{b}.{c} for {b} in {b}s if {b}.{c} > {int(draw.random() * 100)}]\n"
         return f"for {a} in range({int(draw.random() * 100)}):\n    print({a}, {b}[{a}])\n\n"
@@ -328,9 +354,8 @@ def _other_markup(draw: random.Random, room: int) -> list[Turn]:
 
     def piece() -> str:
         key, other = pick(draw, _KEYS), pick(draw, _KEYS)
-        return (
-            f'<{tag} {key}="{pick(draw, _WORDS)}">\n  <{other}>{pick(draw, _WORDS)} {int(draw.random() * 1000)}</{other}>\n</{tag}>\n'
-        )
+        start = f'<{tag} {key}="{pick(draw, _WORDS)}">\n'
+        return f"{start}  <{other}>{pick(draw, _WORDS)} {int(draw.random() * 1000)}</{other}>\n</{tag}>\n"
 
     return _pieces(draw, room, piece, "|Continue this list in the same form.\n\n|Continue this XML.\n\n")
 
@@ -361,11 +386,16 @@ def _unknown(draw: random.Random, room: int) -> list[Turn]:
     thing, other = pick(draw, _THINGS + "|" + _WORDS), pick(draw, _WORDS + "|France|the moon|a computer|music|Rome")
     question = pick(
         draw,
-        f"What is the {pick(draw, _KEYS + '|capital|best part|colour|price')} of {other}?|Who wrote {thing}?|Where is {other}?|"
+        f"What is the {pick(draw, _KEYS + '|capital|best part|colour|price')} of {other}?|"
+        f"Who wrote {thing}?|Where is {other}?|"
         f"Tell me about {other}.|How do I find {thing}?|Why is {thing} so {pick(draw, 'old|small|loud|far away')}?|"
         f"Write a poem about {thing}.|When was {other} built?|Is {other} better than {thing}?|Translate {thing}.",
     )
-    return [Turn(question, "I do not know that. Give me a log, some code or a list of rules, and I will go on with it." + END)]
+    return [
+        Turn(
+            question, "I do not know that. Give me a log, some code or a list of rules, and I will go on with it." + END
+        )
+    ]
 
 
 def _facts(draw: random.Random, room: int) -> list[Turn]:

@@ -26,10 +26,10 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "src")]
-import texts
-from gemma import Drafter, Target
+import texts  # noqa: E402
+from gemma import Drafter, Target  # noqa: E402
 
-from prefixscope import model as models
+from prefixscope import model as models  # noqa: E402
 
 NAME = "gemma4-small"
 SEED = 1
@@ -91,7 +91,9 @@ def batches(stage: str, scale: float, workers: int, margin: int) -> Iterator[tup
     first = SEED * 100_000_000 + {"target": 0, "drafter": 30_000_000, "adapter": 60_000_000}[stage]
     for length, size, steps in phases(stage, scale):
         data = Sequences(first, size * steps, length + margin, stage)
-        yield from DataLoader(data, size, num_workers=workers, prefetch_factor=8 if workers else None, pin_memory=workers > 0)
+        yield from DataLoader(
+            data, size, num_workers=workers, prefetch_factor=8 if workers else None, pin_memory=workers > 0
+        )
         first += size * steps
 
 
@@ -160,7 +162,7 @@ def drafter_loss(target: Target, drafter: Drafter, ids: Tensor, marks: Tensor) -
 
 
 def train(stage: str, out: Path, scale: float, workers: int, seconds: float) -> dict[str, Any]:
-    """Runs one stage and writes its weights; gives its curve. ``seconds`` ends it early, its rate brought down first."""
+    """Runs one stage and writes its weights; gives its curve. ``seconds`` ends it early, its rate down first."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(SEED)
     torch.set_float32_matmul_precision("high")
@@ -184,7 +186,10 @@ def train(stage: str, out: Path, scale: float, workers: int, seconds: float) -> 
                 layer.compile(dynamic=False)
     wide = [p for p in trained.parameters() if p.requires_grad and p.ndim > 1]
     narrow = [p for p in trained.parameters() if p.requires_grad and p.ndim == 1]
-    groups = [{"params": wide, "weight_decay": 0.05 if stage == "target" else 0.0}, {"params": narrow, "weight_decay": 0.0}]
+    groups = [
+        {"params": wide, "weight_decay": 0.05 if stage == "target" else 0.0},
+        {"params": narrow, "weight_decay": 0.0},
+    ]
     optimizer = torch.optim.AdamW(groups, lr=RATES[stage], betas=(0.9, 0.97), fused=device == "cuda")
     total = sum(steps for _, _, steps in phases(stage, scale))
     curve: list[dict[str, float]] = []
@@ -213,7 +218,12 @@ def train(stage: str, out: Path, scale: float, workers: int, seconds: float) -> 
         over = done >= 1 or recent >= ENOUGH
         if counted == max(1, total // 40) or step + 1 == total or over:
             means = torch.stack(sums).mean(0).tolist()
-            point = {"step": step + 1, "tokens": seen, "loss": round(means[0], 4), "seconds": round(time.perf_counter() - began, 1)}
+            point = {
+                "step": step + 1,
+                "tokens": seen,
+                "loss": round(means[0], 4),
+                "seconds": round(time.perf_counter() - began, 1),
+            }
             names = [f"accepted_{n + 1}" for n in range(K)] if drafter is not None else ["right"]
             point.update({name: round(value, 4) for name, value in zip(names, means[1:], strict=True)})
             curve.append(point)
@@ -255,7 +265,9 @@ def save(stage: str, module: torch.nn.Module, out: Path, shapes: dict[str, dict[
         name.replace("._orig_mod", ""): values.to(torch.bfloat16).contiguous()
         for name, values in sorted(state.items())
     }
-    (folder / ("adapter_config.json" if stage == "adapter" else "config.json")).write_text(json.dumps(shapes[stage], indent=1) + "\n")
+    (folder / ("adapter_config.json" if stage == "adapter" else "config.json")).write_text(
+        json.dumps(shapes[stage], indent=1) + "\n"
+    )
     if stage == "adapter":
         save_file(state, folder / "adapter_model.safetensors", {"format": "pt"})
         return

@@ -101,13 +101,11 @@ def text(seed: int, chars: int, stream: Stream = words) -> str:
     return "".join(parts)[: max(0, chars)]
 
 
-def build(
-    count: Count, tokens: int, seed: int, *, head: str = "", name: str = "", stream: Stream = words
-) -> Prompt:
+def build(count: Count, tokens: int, seed: int, *, head: str = "", name: str = "", stream: Stream = words) -> Prompt:
     """One user message of exactly ``tokens`` prompt tokens where the tokenizer can be asked.
 
-    ``head`` begins the message (for a shared prefix), and ``stream`` is the text that fills it. Where no cut of the text gives the exact count, the nearest
-    from below is taken; ``Prompt.exact`` says so.
+    ``head`` begins the message (for a shared prefix), and ``stream`` is the text that fills it. Where no cut of the
+    text gives the exact count, the nearest from below is taken; ``Prompt.exact`` says so.
     """
     name = name or f"{tokens:,} tokens"
     if tokens > MAX_TOKENS:
@@ -191,6 +189,13 @@ def document(count: Count, tokens: int, seed: int) -> Prompt:
     return build(
         count, tokens, seed, head=f"Summarise this log, number {seed}, in one paragraph.\n\n", name=f"document {seed}"
     )
+
+
+def given(count: Count, messages: Sequence[Message], name: str) -> Prompt:
+    """A prompt that is there already; its length is an estimate where the tokenizer can't be asked."""
+    ids = count(messages)
+    chars = sum(len(message["content"]) for message in messages)
+    return Prompt(name, len(ids) if ids else max(1, round(chars / CHARS_PER_TOKEN)), 0, tuple(messages), ids)
 
 
 def shaped(count: Count, shape: str, tokens: int, seed: int) -> Prompt:

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, Gemma4AssistantForCausalLM
 
 folder, training = Path(sys.argv[1]), Path(sys.argv[2])
-sys.path.insert(0, str(training))
+sys.path[:0] = [str(training), str(training.parent / "src")]
 import texts  # noqa: E402
 import train  # noqa: E402
 from gemma import Drafter, Target, capped  # noqa: E402
