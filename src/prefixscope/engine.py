@@ -6,7 +6,7 @@ CPU builds serve and predict; of a release that has none, the scheduler alone is
 CACHE/engines/base-XXXXXXXX/      a virtual environment: PyTorch and vLLM's other requirements, shared by versions
       engines/vllm-XXXXXXXX/      one vLLM version: site/ (the package), env/ (a virtual environment that sees site/
                                   and the base's packages, and holds nothing itself), cache/ (what vLLM writes)
-      models/gemma4-tiny-XXXX/    the embedded model
+      models/gemma4-tiny-XXXX/    the generated model, where the trained one that travels with the package is missing
 ```
 A folder counts once its ``complete.json`` is there, which is written last: an interrupted install is swept away and
 redone, never used.
@@ -29,7 +29,8 @@ from packaging.version import Version
 
 from prefixscope.errors import EngineError
 from prefixscope.installer import Installer, folder_bytes
-from prefixscope.model import Model, ensure_model
+from prefixscope.model import Model
+from prefixscope.trained import embedded_model
 
 DEFAULT_VERSION = "0.29.0"
 MARKER = "complete.json"
@@ -166,7 +167,7 @@ def find(version: str) -> Engine | None:
     """The installed engine of that version, or None. Touches no network; a missing model is generated again."""
     for path, facts in _versions():
         if facts["version"] == version:
-            model = ensure_model(cache_folder() / "models")
+            model = embedded_model(cache_folder() / "models")
             return Engine(version, _python(path / "env"), (), model, _can_serve(facts))
     return None
 

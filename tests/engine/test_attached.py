@@ -74,7 +74,7 @@ def test_a_wrong_model_lists_the_served_ones(url: str, tmp_path: Path) -> None:
     """A name that is not served ends with exit 2 and the names that are; no directory is made."""
     done = prefixscope("run", "--url", url, "--model", "gemma", "-o", str(tmp_path / "run"))
     assert done.returncode == 2
-    assert "gemma4-tiny, gemma4-tiny-lora" in done.stderr
+    assert "gemma4-small, gemma4-small-lora" in done.stderr
     assert not (tmp_path / "run").exists()
 
 

@@ -33,8 +33,8 @@ def _predict(options: argparse.Namespace) -> int:
     if options.workload:
         geometry, drafter, header = _workload_geometry(options)
         drafter = drafter if options.drafter is None else options.drafter or None
-        intervals = _intervals(options.intervals or pressure.INTERVALS)
-        return pressure.pressed(options, geometry=geometry, drafter=drafter, intervals=intervals, header=header)
+        swept = _intervals(options.intervals or pressure.INTERVALS)
+        return pressure.pressed(options, geometry=geometry, drafter=drafter, intervals=swept, header=header)
     asked = replay.read_prompts(Path(options.prompts)) if options.prompts else replay.parse_tokens(options.tokens)
     shares = replay.thinned(asked)
     wanted = _releases(options.vllm)
