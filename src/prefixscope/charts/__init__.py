@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from prefixscope.charts.clock import time_spent
 from prefixscope.charts.drafting import accepted_by_position, balance_over_reuse, speed_by_shape
+from prefixscope.charts.evictions import evictions_over_time
 from prefixscope.charts.hits import hits_by_length, hits_by_send
 from prefixscope.charts.lanes import block_range
 from prefixscope.charts.latency import first_token
@@ -16,6 +17,7 @@ from prefixscope.charts.outputs import equality_matrix
 from prefixscope.charts.retention import cost_against_shortfall, hit_against_interval
 from prefixscope.charts.ruler import block_ruler
 from prefixscope.charts.store import store_ruler
+from prefixscope.charts.titles import with_configs
 
 __all__ = [
     "accepted_by_position",
@@ -24,6 +26,7 @@ __all__ = [
     "block_ruler",
     "cost_against_shortfall",
     "equality_matrix",
+    "evictions_over_time",
     "first_token",
     "hit_against_interval",
     "hits_by_length",
@@ -32,4 +35,5 @@ __all__ = [
     "speed_by_shape",
     "store_ruler",
     "time_spent",
+    "with_configs",
 ]

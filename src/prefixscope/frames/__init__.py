@@ -19,13 +19,14 @@ from prefixscope.frames.drafting import (
     record,
     resends,
 )
+from prefixscope.frames.evictions import evictions_over_time
 from prefixscope.frames.export import frames_to_csv
 from prefixscope.frames.outputs import answers, comparisons, equality
 from prefixscope.frames.predicted import predicted, predicted_cases
 from prefixscope.frames.requests import repeats, send_label, sends, worst
 from prefixscope.frames.rows import doubts, load_run, read_rows, trace_headers
-from prefixscope.frames.summaries import agreement, hits, latency, sweep
-from prefixscope.frames.traced import lookups_over_time, stores
+from prefixscope.frames.summaries import agreement, crosscheck, hits, latency, predicted_sweep, sweep
+from prefixscope.frames.traced import causes, lookups_over_time, stores
 
 __all__ = [
     "across",
@@ -33,10 +34,13 @@ __all__ = [
     "answers",
     "blocks",
     "by_shape",
+    "causes",
     "comparisons",
+    "crosscheck",
     "doubts",
     "effect",
     "equality",
+    "evictions_over_time",
     "frames_to_csv",
     "generations",
     "group_label",
@@ -52,6 +56,7 @@ __all__ = [
     "positions",
     "predicted",
     "predicted_cases",
+    "predicted_sweep",
     "read_rows",
     "record",
     "repeats",
