@@ -123,11 +123,9 @@ def _geometry(options: argparse.Namespace) -> tuple[Geometry, int | None, Header
 
 def _workload_geometry(options: argparse.Namespace) -> tuple[Geometry, int | None, Header | None]:
     """As `_geometry`; the incident's where none is named."""
-    from prefixscope.replay import Geometry
-
-    if options.trace or options.geometry:
-        return _geometry(options)
-    return Geometry.from_json(pressure.INCIDENT), pressure.INCIDENT_DRAFTS, None
+    if not options.trace and options.geometry is None:
+        options = argparse.Namespace(**{**vars(options), "geometry": pressure.INCIDENT})
+    return _geometry(options)
 
 
 def _pool(options: argparse.Namespace, geometry: Geometry) -> int | None:

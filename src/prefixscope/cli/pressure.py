@@ -21,15 +21,8 @@ if TYPE_CHECKING:
 
 INTERVALS = "default,1024,2048,4096,8192,dense"
 RELEASE = "0.29.0"
-INCIDENT_DRAFTS = 7
-INCIDENT = {
-    "groups": [
-        {"kind": "sliding", "block_size": 16, "window": 1024, "layers": 8, "bytes_per_block": 8 << 20, "count": 5},
-        {"kind": "full", "block_size": 64, "layers": 8, "bytes_per_block": 8 << 20},
-    ],
-    "origin": "Gemma 4 12B as vLLM 0.26.0 grouped it on a GPU, the server of the incident",
-}
-"""The cache that a workload is replayed in where none is named, with that many draft tokens."""
+INCIDENT = "gemma-4-12b"
+"""The geometry in which a workload is replayed where none is named."""
 
 
 def pressed(
