@@ -177,7 +177,7 @@ def test_command_takes_pools_intervals_and_releases(
     assert cli.main(["predict", "--workload", "example", *words.split(), "-o", str(page)]) == 0
     found = json.loads(capsys.readouterr().out)
     (asked,) = replayed
-    assert (asked.pools, asked.intervals, asked.releases) == ((50_000, 2048), (0, "dense"), ("0.28.0", "0.33.0"))
+    assert (asked.pools, asked.intervals, asked.releases) == ((50_000, 16_384), (0, "dense"), ("0.28.0", "0.33.0"))
     assert (asked.setting.drafter_tokens, asked.concurrency, found["concurrency"]) == (None, 4, 4)
     assert [row["hit_rate"] for row in found["rows"][:3]] == [0.12, 0.10, 0.06]
     text = page.read_text()

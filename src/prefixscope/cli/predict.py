@@ -35,6 +35,11 @@ def _predict(options: argparse.Namespace) -> int:
         drafter = drafter if options.drafter is None else options.drafter or None
         swept = _intervals(options.intervals or pressure.INTERVALS)
         return pressure.pressed(options, geometry=geometry, drafter=drafter, intervals=swept, header=header)
+    if options.pool_blocks and "," in options.pool_blocks:
+        raise ReplayError(
+            f"--pool-blocks {options.pool_blocks}: several pools without a workload",
+            remedy="give one pool, or traffic that competes for it: --workload example",
+        )
     asked = replay.read_prompts(Path(options.prompts)) if options.prompts else replay.parse_tokens(options.tokens)
     shares = replay.thinned(asked)
     wanted = _releases(options.vllm)
@@ -131,13 +136,7 @@ def _workload_geometry(options: argparse.Namespace) -> tuple[Geometry, int | Non
 def _pool(options: argparse.Namespace, geometry: Geometry) -> int | None:
     from prefixscope.replay import parse_pools
 
-    pools = parse_pools(options.pool_blocks, geometry) if options.pool_blocks else (None,)
-    if len(pools) > 1:
-        raise ReplayError(
-            f"--pool-blocks {options.pool_blocks}: {len(pools)} pools without a workload",
-            remedy="give one pool, or traffic that competes for it: --workload example",
-        )
-    return pools[0]
+    return parse_pools(options.pool_blocks, geometry)[0] if options.pool_blocks else None
 
 
 def _draft_tokens(value: Any) -> int | None:
