@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from prefixscope.diagnosis import explain
-from prefixscope.frames import hits, kept, load_run, sends, sweep, worst
+from prefixscope.frames import hits, interval_totals, kept, load_run, sends, sweep, worst
 from prefixscope.geometry import brought
 from prefixscope.quantities import count, number
 from prefixscope.trace import Trace
@@ -221,19 +221,12 @@ class _Help:
 def choose_interval(table: pd.DataFrame) -> pd.Series[Any] | None:
     """The row of ``frames.sweep`` to recommend, at its longest prompt; None where no interval was measured.
 
-    The one that leaves the fewest tokens short on the second sends of **all** lengths, then the cheapest in blocks,
-    then the coarsest finite one: a coarse interval may lift long prompts and leave short ones at 0.
+    The first of ``frames.interval_totals``.
     """
     measured = table[table["hit_2"].notna()]
     if not len(measured):
         return None
-    totals = measured.groupby("interval_order", sort=False).agg(
-        lengths=("tokens", "nunique"), short=("short_2", "sum"), blocks=("blocks", "sum")
-    )
-    totals = totals[totals["lengths"] == totals["lengths"].max()].reset_index()
-    totals["dense"] = totals["interval_order"] == float("inf")
-    totals["coarse"] = -totals["interval_order"]
-    best = totals.sort_values(["short", "blocks", "dense", "coarse"], kind="stable").iloc[0]
+    best = interval_totals(measured).iloc[0]
     rows = measured[measured["interval_order"] == best["interval_order"]]
     return rows.sort_values("tokens", kind="stable").iloc[-1]
 

@@ -13,6 +13,7 @@ from prefixscope.charts.lanes import block_range
 from prefixscope.charts.latency import first_token
 from prefixscope.charts.lookups import lookups_over_time
 from prefixscope.charts.outputs import equality_matrix
+from prefixscope.charts.predicted import interval_front, short_heat, version_matrix
 from prefixscope.charts.retention import cost_against_shortfall, hit_against_interval
 from prefixscope.charts.ruler import block_ruler
 from prefixscope.charts.store import store_ruler
@@ -28,8 +29,11 @@ __all__ = [
     "hit_against_interval",
     "hits_by_length",
     "hits_by_send",
+    "interval_front",
     "lookups_over_time",
+    "short_heat",
     "store_ruler",
     "time_spent",
+    "version_matrix",
     "with_configs",
 ]

@@ -103,7 +103,7 @@ def cost_against_shortfall(table: pd.DataFrame) -> Any:
         (row.bytes / 2**20 if in_bytes else float(row.blocks), int(row.short_2), row.interval)
         for row in rows.itertuples()
     ]
-    data = _merge_labels(points)
+    data = merge_labels(points)
     right, top = max(item["cost"] for item in data), max(item["short"] for item in data)
     for item in data:
         item["left"] = item["cost"] > right * 0.7
@@ -140,7 +140,7 @@ def cost_against_shortfall(table: pd.DataFrame) -> Any:
     )
 
 
-def _merge_labels(points: Iterable[tuple[float, int, str]]) -> list[dict[str, Any]]:
+def merge_labels(points: Iterable[tuple[float, int, str]]) -> list[dict[str, Any]]:
     """Points whose labels would lie on each other share one, in order: ``64, 512, 1,024, dense``."""
     found = list(points)
     wide, tall = max(point[0] for point in found) or 1, max(point[1] for point in found) or 1

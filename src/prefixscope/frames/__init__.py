@@ -11,10 +11,10 @@ from prefixscope.frames.clock import servers, timeline
 from prefixscope.frames.evictions import evictions_over_time
 from prefixscope.frames.export import frames_to_csv
 from prefixscope.frames.outputs import answers, comparisons, equality
-from prefixscope.frames.predicted import predicted, predicted_cases
+from prefixscope.frames.predicted import predicted, predicted_cases, predicted_versions
 from prefixscope.frames.requests import repeats, send_label, sends, worst
 from prefixscope.frames.rows import doubts, load_run, read_rows, trace_headers
-from prefixscope.frames.summaries import agreement, crosscheck, hits, latency, predicted_sweep, sweep
+from prefixscope.frames.summaries import agreement, crosscheck, hits, interval_totals, latency, predicted_sweep, sweep
 from prefixscope.frames.traced import causes, lookups_over_time, stores
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "group_label",
     "groups",
     "hits",
+    "interval_totals",
     "kept",
     "latency",
     "load_run",
@@ -39,6 +40,7 @@ __all__ = [
     "predicted",
     "predicted_cases",
     "predicted_sweep",
+    "predicted_versions",
     "read_rows",
     "repeats",
     "send_label",
