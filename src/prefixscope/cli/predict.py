@@ -35,6 +35,8 @@ def _predict(options: argparse.Namespace) -> int:
         drafter = drafter if options.drafter is None else options.drafter or None
         swept = _intervals(options.intervals or pressure.INTERVALS)
         return pressure.pressed(options, geometry=geometry, drafter=drafter, intervals=swept, header=header)
+    if options.trace and _holds_cases(options.trace):
+        return _replay_cases(options)
     if options.pool_blocks and "," in options.pool_blocks:
         raise ReplayError(
             f"--pool-blocks {options.pool_blocks}: several pools without a workload",
@@ -84,6 +86,33 @@ def _predict(options: argparse.Namespace) -> int:
         print(json.dumps(prediction.to_json(), indent=2))
     else:
         print(prediction.text(min(shutil.get_terminal_size((100, 24)).columns, 120)))
+    return DONE
+
+
+def _holds_cases(name: str) -> bool:
+    """Whether this is a report, a cases file or a run directory, and not a trace alone."""
+    path = Path(name).expanduser()
+    return (path / "run.json").exists() or path.suffix in (".html", ".htm", ".json")
+
+
+def _replay_cases(options: argparse.Namespace) -> int:
+    """Someone's measured requests again, on each release and at each interval that is asked for."""
+    from prefixscope import replay
+    from prefixscope.prediction import replayed
+    from prefixscope.replay.travel import load
+
+    cases = load(Path(options.trace).expanduser())
+    wanted = _releases(options.vllm)
+    intervals = (replayed.AS_MEASURED,) if options.intervals is None else _intervals(options.intervals)
+    measured = list(dict.fromkeys(case.release for case in cases))
+    releases, missing = replay.choose_releases(wanted if wanted is not None else measured)
+    if missing:
+        _say(f"not installed here: {', '.join(missing)}. Next: {replay.install_line(missing)}")
+    found = []
+    for release in releases:
+        with replay.open_release(release) as replayer:
+            found += replayed.replay_cases(replayer, cases, intervals, _say)
+    print(json.dumps(replayed.to_json(found), indent=2) if options.json else replayed.table(found))
     return DONE
 
 
@@ -210,7 +239,11 @@ def add(commands: Commands) -> None:
     where.add_argument(
         "--config", metavar="DIR|FILE", help="a model's config.json: each release groups its layers itself"
     )
-    where.add_argument("--trace", metavar="FILE", help="a server's own groups and settings, from its trace")
+    where.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="a server's own groups and settings, from its trace; of a report or a run the measured requests too",
+    )
     what = predict.add_mutually_exclusive_group()
     what.add_argument(
         "--tokens",
