@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from prefixscope import frames, prompts, sweep
+from prefixscope import asked, frames, prompts, sweep
 from prefixscope.errors import Rejected, RunError, ServerError, Unreachable
 from prefixscope.geometry import default_header, legal_interval
 from prefixscope.investigation import Investigation
@@ -45,9 +45,8 @@ def run(
     The control (cold again, under another salt) is what any difference is held against: answers that differ between
     two cold sends can't be blamed on the cache.
     """
-    for name, value in (("documents", documents), ("tokens", tokens), ("answer_tokens", answer_tokens)):
-        if value < 1:
-            raise RunError(f"equality.{name}={value}: give a positive number", remedy=f"-p equality.{name}=10")
+    counts = {"documents": documents, "tokens": tokens, "answer_tokens": answer_tokens}
+    asked.check("equality", {**counts, "workaround": workaround, "seed": seed, "dtype": dtype})
     with investigation.stage(
         "equality",
         documents=documents,

@@ -13,6 +13,9 @@ from prefixscope.trace import Header, Trace, read_trace
 SPARSE_KINDS = ("sliding", "mamba")
 """Groups whose checkpoints a retention interval thins out; the others keep every block."""
 
+BROUGHT = "trace-brought"
+"""Folder of a run directory: a copy of a trace of another server, never mixed with the run's own."""
+
 
 def traced(run_dir: Path) -> Trace:
     """The trace of all servers of a run; an empty one where none was traced."""
@@ -20,6 +23,14 @@ def traced(run_dir: Path) -> Trace:
         return read_trace(run_dir / "trace")
     except TraceError:
         return Trace()
+
+
+def brought(run_dir: Path) -> Trace | None:
+    """The trace from elsewhere that was brought to a run; None where there is none."""
+    try:
+        return read_trace(run_dir / BROUGHT)
+    except TraceError:
+        return None
 
 
 def default_header(investigation: Investigation) -> Header | None:

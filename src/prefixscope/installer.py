@@ -12,25 +12,21 @@ import subprocess
 import sys
 import time
 import uuid
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from email.parser import Parser
 from pathlib import Path
 from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.version import Version
 
 from prefixscope.errors import EngineError
+from prefixscope.wheel import canonical, requirements, unpack_python, without_marker
 
 GIB = 1024**3
 BASE_BYTES = 4 * GIB  # PyTorch (CPU) and the requirements take 2.6 GB, and pip unpacks beside them
 VERSION_BYTES = GIB
 CUDA_BYTES = 14 * GIB
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-NOT_NEEDED = {"torchaudio", "torchvision", "torchcodec"}
-"""A text model needs none of them, and a torchvision built for another torch stops vLLM from importing."""
-GPU_ONLY = re.compile(r"\.(so|hpp|cuh|cu|h|inl)$|/vllm-rs$")
 NO_SUCH_RELEASE = "there is no such release"
 ARCHITECTURES = ("Gemma4ForCausalLM", "Gemma4MTPModel")
 HEARTBEAT_S = 10.0
@@ -186,7 +182,7 @@ class Installer:
         self._end(began, size(folder_bytes(base)))
         began = self._begin(f"{len(others)} other requirements")
         wanted, pinned = self.scratch / "requirements.txt", self.scratch / "constraints.txt"
-        wanted.write_text("\n".join(_without_marker(each) for each in others), encoding="utf-8")
+        wanted.write_text("\n".join(without_marker(each) for each in others), encoding="utf-8")
         pinned.write_text(f"torch=={torch.partition('+')[0]}\n", encoding="utf-8")
         self._pip(python, "install", "--prefer-binary", "--constraint", str(pinned), "--requirement", str(wanted))
         self._end(began, f"{size(folder_bytes(base))} so far")
@@ -219,15 +215,13 @@ class Installer:
         python, site = base / "bin" / "python", folder / "site"
         self._pip(python, "install", "--no-deps", "--target", str(site), str(wheel))
         if missing := self._missing(python, others):  # this version needs what the base's first version did not
-            self._pip(python, "install", "--no-deps", "--target", str(site), *map(_without_marker, missing))
+            self._pip(python, "install", "--no-deps", "--target", str(site), *map(without_marker, missing))
         self._end(began, size(folder_bytes(folder)))
 
     def _unpack_python(self, folder: Path, wheel: Path) -> None:
-        """What runs without a GPU: a tenth of the wheel. Its scheduler needs nothing that a CPU build does not."""
+        # Its scheduler needs no package that a CPU build's does not.
         began = self._begin(f"unpacking vLLM {self.version}")
-        with zipfile.ZipFile(wheel) as archive:
-            names = [name for name in archive.namelist() if not GPU_ONLY.search(name)]
-            archive.extractall(folder / "site", names)
+        unpack_python(wheel, folder / "site")
         self._end(began, size(folder_bytes(folder)))
 
     def _link(self, base: Path, folder: Path) -> Path:
@@ -241,8 +235,8 @@ class Installer:
 
     def _missing(self, python: Path, others: Sequence[Requirement]) -> list[Requirement]:
         script = "import importlib.metadata as m, json; print(json.dumps([d.name for d in m.distributions()]))"
-        have = {_canonical(name) for name in json.loads(subprocess.check_output([str(python), "-c", script]))}
-        return [each for each in others if _canonical(each.name) not in have]
+        have = {canonical(name) for name in json.loads(subprocess.check_output([str(python), "-c", script]))}
+        return [each for each in others if canonical(each.name) not in have]
 
     def _warm_up(self, python: Path, folder: Path, modules: Sequence[str]) -> None:
         """Proves that the engine imports, and leaves bytecode and vLLM's model-info cache for the first server."""
@@ -339,51 +333,6 @@ class Installer:
             remedy=remedy,
             detail="\n".join(lines[-12:]),
         )
-
-
-# --- requirements -----------------------------------------------------------------------------------------------------
-
-
-def requirements(wheel: Path, python: str) -> tuple[str, list[Requirement]]:
-    """The torch version a vLLM wheel pins, and what else it needs here: extras and unneeded packages left out.
-
-    Parameters
-    ----------
-    wheel : the downloaded wheel.
-    python : ``"3.11"``, the version that will run it.
-    """
-    with zipfile.ZipFile(wheel) as archive:
-        name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        lines = Parser().parsestr(archive.read(name).decode("utf-8")).get_all("Requires-Dist") or []
-    torch, others = "", []
-    for line in lines:
-        try:
-            requirement = Requirement(line)
-        except InvalidRequirement:
-            continue  # pip will not understand it either
-        marker = requirement.marker
-        if marker is not None and not marker.evaluate({"extra": "", "python_version": python}):
-            continue
-        if requirement.name == "torch":
-            torch = next((each.version for each in requirement.specifier if each.operator == "=="), "")
-        elif _canonical(requirement.name) not in NOT_NEEDED:
-            others.append(requirement)
-    if not torch:
-        raise EngineError(
-            f"{wheel.name} pins no PyTorch version for Python {python} on {platform.machine()}",
-            cause="the CPU build does not support this platform",
-            remedy="choose another version, or use --url or --serve-cmd with a server of your own",
-        )
-    return torch, others
-
-
-def _without_marker(requirement: Requirement) -> str:
-    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
-    return f"{requirement.name}{extras}{requirement.specifier}"
-
-
-def _canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _python_version() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,11 +13,12 @@ import pandas as pd
 from prefixscope import frames
 from prefixscope.baseline import settings
 from prefixscope.diagnosis import explain
-from prefixscope.geometry import traced
+from prefixscope.geometry import BROUGHT, traced
+from prefixscope.glossary import used
 from prefixscope.investigation import Investigation, open_run
 from prefixscope.measure import ALL_SENDS, REPEATS, Series, finished, measure
 from prefixscope.setting import Setting
-from prefixscope.trace import Lookup, Trace, read_trace
+from prefixscope.trace import Lookup, Trace, files_of, read_trace
 
 TOKENS = 6_446
 Rows = list[dict[str, Any]]
@@ -41,7 +43,7 @@ def view(run_dir: str = "", target: str = "sample", *, trace: str = "", tokens: 
     """What the notebook draws: the sends of one prompt in a run, or the worst miss of a trace from any server.
 
     With a ``trace`` (a file, a folder or a run directory) nothing is sent and no run is opened; a run that is named
-    too only notes it.
+    too notes it and keeps a copy, so that its report can tell it.
 
     Raises
     ------
@@ -49,21 +51,34 @@ def view(run_dir: str = "", target: str = "sample", *, trace: str = "", tokens: 
         where that trace can't be read.
     """
     if trace:
-        found = alone(read_trace(Path(trace).expanduser()))
+        source = Path(trace).expanduser()
+        found = alone(read_trace(source))
         if run_dir:
-            with open_run(run_dir, target).stage("trace", trace=trace) as stage:
+            investigation = open_run(run_dir, target)
+            with investigation.stage("trace", trace=trace) as stage:
+                bring(source, investigation.path)
                 stage.outcome, stage.note = "skipped", "the notebook drew a trace from elsewhere"
         return found
     investigation = open_run(run_dir, target)
     return of_run(investigation, run(investigation, tokens=tokens, seed=seed))
 
 
+def bring(source: Path, run_dir: Path) -> None:
+    """Copy a trace from elsewhere into a run directory, in place of one brought earlier."""
+    folder = run_dir / BROUGHT
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for number, path in enumerate(files_of([source])):
+        # Two folders may hold files of one name.
+        shutil.copyfile(path, folder / f"{number}-{path.stem}.jsonl")
+
+
 def of_run(investigation: Investigation, rows: Rows) -> View:
-    """The repeats among the rows that were traced; on the cold send nothing can be there."""
+    """The first sends and repeats among the rows that were traced."""
     known = traced(investigation.path)
     names: dict[bool, dict[str, str]] = {True: {}, False: {}}
     for row in rows:
-        if row["send"] == "repeat" and known.lookup(row["request_id"]) is not None:
+        if row["send"] in REPEATS and known.lookup(row["request_id"]) is not None:
             label = f"{row['setting']['label']}, {frames.send_label(row['send'], row['index'])}"
             names[bool(row["setting"]["drafter"])][row["request_id"]] = label
     first = frames.repeats(frames.sends(investigation.path))
@@ -123,11 +138,11 @@ def groups(seen: View) -> pd.DataFrame:
 
 
 def blocks(seen: View, *, drafter: bool) -> pd.DataFrame:
-    """``frames.blocks`` of the sends with or without a drafter; a send that found nothing at all has nothing to see."""
+    """``frames.blocks`` of the sends with or without a drafter."""
     names = seen.with_drafter if drafter else seen.without
     # Under the id it is named by: an id of ours may have been sent twice.
     found = [replace(one, request_id=request) for one, request in _lookups(seen, names)]
-    return frames.blocks([one for one in found if any(view.cached for view in one.groups)] or found, labels=names)
+    return frames.blocks(found, labels=names)
 
 
 def stored(seen: View, *, drafter: bool) -> pd.DataFrame:
@@ -148,6 +163,24 @@ def stored(seen: View, *, drafter: bool) -> pd.DataFrame:
 def over_time(seen: View) -> pd.DataFrame:
     """``frames.lookups_over_time`` of the whole trace."""
     return frames.lookups_over_time(seen.trace)
+
+
+def evictions(seen: View) -> pd.DataFrame:
+    """``frames.evictions_over_time`` of the whole trace."""
+    return frames.evictions_over_time(seen.trace)
+
+
+def causes(seen: View) -> pd.DataFrame:
+    """``frames.causes`` of the whole trace."""
+    return frames.causes(seen.trace)
+
+
+def words(seen: View) -> pd.DataFrame:
+    """What the words in this notebook's figures and sentences mean, one row per term."""
+    texts = [explain(seen.trace, request).sentence for request in (*seen.with_drafter, *seen.without)]
+    texts += [view.group.kind for one in seen.trace.lookups[:1] for view in one.groups]
+    found = used([*texts, "group scheduler block hit checkpoint replay boundary retention interval store side"])
+    return pd.DataFrame({"word": list(found), "means": list(found.values())})
 
 
 def summary(seen: View) -> pd.DataFrame:

@@ -10,12 +10,11 @@ from typing import Any
 import pandas as pd
 
 from prefixscope import frames, redact
-from prefixscope.diagnosis import explain
-from prefixscope.errors import TraceError
 from prefixscope.frames.columns import TEXT
+from prefixscope.geometry import BROUGHT, brought
 from prefixscope.quantities import count, number
-from prefixscope.trace import read_trace
-from prefixscope.verdict import Verdict, judge
+from prefixscope.telling import Telling, tell
+from prefixscope.verdict import Verdict, judge, of_trace
 
 _NAMES = {
     "cpus": "CPUs", "cpu": "CPU", "gpu": "GPU", "gpus": "GPUs", "memory_gib": "memory, GiB", "memory_gb": "memory, GB",
@@ -38,37 +37,38 @@ class Material:
     sweep: pd.DataFrame
     answers: pd.DataFrame
     comparisons: pd.DataFrame
-    blocks: pd.DataFrame
+    telling: Telling
     timeline: pd.DataFrame
     headers: list[dict[str, Any]]
     problems: list[str]
-    causes: list[tuple[str, Any]]
     verdict: Verdict
     traced: bool = False
+    brought: bool = False
 
 
 def gather(run_dir: Path) -> Material:
     """Read a run directory into frames."""
     run, sent, stored = frames.load_run(run_dir), shareable(frames.sends(run_dir)), shareable(frames.kept(run_dir))
-    verdict = judge(sent, stored, run)
-    drawn, causes, trouble = _trace(run_dir, sent, verdict)
-    headers = frames.trace_headers(run_dir)
+    found = None if len(sent) else brought(run_dir)
+    verdict = judge(sent, stored, run) if found is None else of_trace(found)
+    telling = tell(run_dir, sent, verdict)
+    headers = frames.trace_headers(run_dir, "trace" if found is None else BROUGHT)
     return Material(
         run=run,
         sent=sent,
         hits=frames.hits(sent),
         latency=frames.latency(sent),
         kept=stored,
-        sweep=frames.sweep(sent, stored),
+        sweep=swept if len(swept := frames.sweep(sent, stored)) else frames.predicted_sweep(run_dir),
         answers=shareable(frames.answers(run_dir)),
         comparisons=shareable(frames.comparisons(run_dir)),
-        blocks=drawn,
+        telling=telling,
         timeline=shareable(frames.timeline(run)),
         headers=headers,
-        problems=frames.doubts(run_dir) + frames.read_rows(run_dir)[1] + trouble,
-        causes=causes,
+        problems=frames.doubts(run_dir) + frames.read_rows(run_dir)[1] + list(telling.problems),
         verdict=verdict,
         traced=bool(headers),
+        brought=found is not None,
     )
 
 
@@ -86,13 +86,21 @@ def shareable(frame: pd.DataFrame) -> pd.DataFrame:
 def facts(material: Material) -> list[tuple[str, str, str]]:
     """What was investigated: (name, value, source)."""
     run = redact.manifest(material.run)
-    rows = [("target", run.get("target", {}).get("label") or run.get("target", {}).get("kind", ""), "run.json")]
+    rows = [("target", label(material), "run.json")]
     rows += [(item["name"] or "", _plain(item["value"]), item["source"] or "") for item in run["facts"]]
     rows += [(name, value, "trace header") for name, value in _geometry(material.headers)]
     rows += [
         (_NAMES.get(name, name.replace("_", " ")), value, "this machine") for name, value in run["environment"].items()
     ]
     return [row for row in dict.fromkeys(rows) if row[1]]
+
+
+def label(material: Material) -> str:
+    """What was investigated, in words: the target, or a trace that was brought."""
+    target = redact.manifest(material.run).get("target", {})
+    if material.brought:
+        return f"a trace from elsewhere, of {count(len(material.telling.engines), 'engine')}"
+    return str(target.get("label") or target.get("kind", ""))
 
 
 def _geometry(headers: Sequence[dict[str, Any]]) -> Iterable[tuple[str, str]]:
@@ -146,42 +154,3 @@ def _plain(value: Any) -> str:
         # Metrics give numbers and truths as text.
         return number(int(value)) if value.isascii() and value.isdigit() else _TRUTHS.get(value, value)
     return number(value) if isinstance(value, (int, float)) else str(value)
-
-
-def _trace(
-    run_dir: Path, sent: pd.DataFrame, verdict: Verdict
-) -> tuple[pd.DataFrame, list[tuple[str, Any]], list[str]]:
-    """Block ranges of the sends that the verdict rests on, their causes, and what could not be read."""
-    nothing = frames.blocks([])
-    if not any((run_dir / "trace").glob("*.jsonl")) or verdict.config is None:
-        return nothing, [], []
-    try:
-        trace = read_trace(run_dir / "trace")
-    except TraceError as error:
-        return nothing, [], [f"trace: {error.what}"]
-    chosen = _shown_sends(sent, verdict, {row for row in sent["request_id"].dropna() if trace.lookup(row) is not None})
-    labels = {row.request_id: f"{row.config}, {row.send_label}" for row in chosen.itertuples()}
-    lookups = [trace.lookup(request) for request in labels]
-    causes, first = [], frames.repeats(sent)
-    for row in chosen[chosen["config"] == verdict.config].itertuples():
-        try:
-            causes.append((labels[row.request_id], explain(trace, row.request_id, repeat_of=first.get(row.request_id))))
-        except TraceError:
-            continue
-    return (
-        frames.blocks(lookups, labels=labels),
-        causes,
-        [f"trace, {code}: {detail}" for code, detail in trace.warnings],
-    )
-
-
-def _shown_sends(sent: pd.DataFrame, verdict: Verdict, traced: set[str]) -> pd.DataFrame:
-    """Sends 2 and 3 of the main configuration, then send 2 with the remedy, at the longest prompt traced."""
-    rows = sent[(sent["send"] == "repeat") & sent["request_id"].isin(traced)]
-    mine = rows[rows["config"] == verdict.config]
-    if not len(mine):
-        return mine
-    tokens = mine["tokens"].max()
-    fixed = rows[(rows["config"] == verdict.remedy_config) & (rows["index"] == 2) & (rows["tokens"] == tokens)]
-    picked = pd.concat([mine[(mine["tokens"] == tokens) & (mine["index"] <= 3)].sort_values("index"), fixed])
-    return picked.drop_duplicates(["config", "index"], keep="last")

@@ -285,13 +285,21 @@ class SeriesRun:
         prompt = self.prompt
         salt = self.salt
         shared: int | None = None
+        answered: dict[str, Any] = {}
         if send == "control":
             prompt = prompts.control(count, self.prompt)
         elif send == "new_ending":
             prompt = prompts.new_ending(count, self.prompt)
         elif send == "follow_up":
-            answer, _ = sender.send(self.prompt, model=self.model, salt=salt, max_tokens=16)
+            answer, _ = sender.send(
+                self.prompt, model=self.model, salt=salt, max_tokens=16, extra={"return_token_ids": True}
+            )
             prompt = prompts.follow_up(count, self.prompt, answer.text)
+            answered = {
+                "answered_tokens": answer.prompt_tokens,
+                "answer_tokens": answer.completion_tokens,
+                "shared_answer_tokens": prompts.shared_answer(self.prompt, answer.token_ids, prompt),
+            }
         if prompt is not self.prompt:
             shared = prompts.shared_tokens(self.prompt, prompt)
         completion, fields = sender.send(prompt, model=self.model, salt=salt)
@@ -301,6 +309,7 @@ class SeriesRun:
             # A follow-up is longer than its series; its length is in prompt_tokens.
             "prompt": {**prompt.to_json(), "tokens": self.series.tokens},
             "shared_tokens": shared,
+            **answered,
             "first_token_ms": round(completion.seconds * 1000, 1),
             "overlapped": sender.overlapped,
             "retries": completion.retries,

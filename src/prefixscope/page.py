@@ -26,7 +26,7 @@ from prefixscope.errors import ReportError
 from prefixscope.quantities import number
 from prefixscope.theme import DARK, vega_config
 
-_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+(?: (?:[\d,]+|None)(?![\w,]))?")
+_FLAG = re.compile(r"`([^`\n]+)`|(?<![\w-])(--[a-z][a-z-]+(?: (?:[\d,]+|None)(?![\w,]))?)")
 
 
 PLAIN_BYTES, MOST_BYTES = 250_000, 600_000
@@ -171,8 +171,8 @@ def _plot_width(spec: dict[str, Any]) -> tuple[float, int]:
 
 
 def _flags(text: str) -> Markup:
-    """Escaped text in which command-line flags are set as code."""
-    return Markup(_FLAG.sub(r"<code>\g<0></code>", str(escape(text))))
+    """Escaped text in which command-line flags, and what stands between backticks, are set as code."""
+    return Markup(_FLAG.sub(lambda found: f"<code>{found[1] or found[2]}</code>", str(escape(text))))
 
 
 def _joined(text: Any) -> str:

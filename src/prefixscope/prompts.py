@@ -184,6 +184,23 @@ def shared_tokens(a: Prompt, b: Prompt) -> int | None:
     return min(len(a.token_ids), len(b.token_ids))
 
 
+def shared_answer(first: Prompt, answer: Sequence[int] | None, later: Prompt) -> int | None:
+    """How many tokens of the answer to ``first`` stand right behind it in ``later``; None where nobody knows.
+
+    The answer's text is tokenized again with the next turn, which may give other tokens than were generated.
+    """
+    if first.token_ids is None or later.token_ids is None or answer is None:
+        return None
+    if later.token_ids[: len(first.token_ids)] != first.token_ids:
+        return 0
+    found = 0
+    for left, right in zip(answer, later.token_ids[len(first.token_ids) :], strict=False):
+        if left != right:
+            break
+        found += 1
+    return found
+
+
 def document(count: Count, tokens: int, seed: int) -> Prompt:
     """A long document with a request at its head, for comparing answers."""
     return build(

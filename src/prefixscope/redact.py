@@ -16,7 +16,11 @@ _PROMPT = {"name", "tokens", "digest", "seed"}
 _COMMON = {"schema", "kind", "stage", "at", "cell", "series", "attempt", "role", "server", "model", "status", "error"}
 _ROWS = {
     "send": {"send", "index", "request_id", "prompt_tokens", "cached_tokens", "shared_tokens", "completion_tokens",
-             "first_token_ms", "metrics", "overlapped", "retries"},
+             "first_token_ms", "metrics", "overlapped", "retries", "answered_tokens", "answer_tokens",
+             "shared_answer_tokens"},
+    "predicted": {"send", "index", "request_id", "prompt_tokens", "cached_tokens", "predicted_tokens", "release",
+                  "interval"},
+    "predicted_sweep": {"release", "interval_asked", "interval", "tokens", "hits", "blocks", "bytes"},
     "kept": {"gid", "group_kind", "block_size", "blocks", "bytes", "interval", "request_id"},
     "answer": {"document", "arm", "request_id", "prompt_tokens", "cached_tokens", "completion_tokens"},
     "comparison": {"document", "pair", "identical", "by", "first_difference", "margin", "class", "cached_tokens",

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from prefixscope import frames, page, redact
 from prefixscope.errors import ReportError
-from prefixscope.material import Material, facts, gather, servers
+from prefixscope.material import Material, facts, gather, label, servers
 from prefixscope.quantities import number
-from prefixscope.sections import Figure, Section, command, headline_figure, sections
+from prefixscope.replay import travel
+from prefixscope.sections import Figure, Section, command, engines, headline_figure, sections
 
 MOST_RAW_ROWS = 20_000
 """Raw rows above which they are only named."""
@@ -50,6 +51,8 @@ def render_html(run_dir: Path, *, include_text: bool = False) -> str:
         sections=made,
         facts=facts(material),
         servers=servers(material),
+        engines=engines(material),
+        label=label(material),
         downloads=downloads(run_dir, material, include_text=include_text),
         run=redact.manifest(material.run),
         include_text=include_text,
@@ -65,7 +68,7 @@ def downloads(run_dir: Path, material: Material, *, include_text: bool) -> list[
         "hits.csv": ("hit lengths by configuration, prompt length and send", material.hits),
         "latency.csv": ("time to first token", material.latency),
         "sweep.csv": ("retention sweep", material.sweep),
-        "blocks.csv": ("block ranges of the lookups shown", material.blocks),
+        "blocks.csv": ("block ranges of the lookups shown", material.telling.blocks),
         "comparisons.csv": ("compared answers", material.comparisons),
     }
     if len(rows) > MOST_RAW_ROWS:
@@ -79,6 +82,8 @@ def downloads(run_dir: Path, material: Material, *, include_text: bool) -> list[
     made += [
         page.download(name, what, table.to_csv(index=False)) for name, (what, table) in tables.items() if len(table)
     ]
+    if replayable := travel.of_run(run_dir):
+        made.append(page.download(travel.NAME, "what vLLM's own scheduler can replay", travel.to_text(replayable)))
     manifest = json.dumps(redact.manifest(material.run), indent=1, ensure_ascii=False, sort_keys=True)
     return [*made, page.download("run.json", "the run's manifest, shortened for sharing", manifest)]
 

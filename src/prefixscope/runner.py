@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from prefixscope import engine, notebooks, preflight
+from prefixscope import asked, engine, notebooks, preflight
 from prefixscope.client import Client
 from prefixscope.errors import NotebookError, PrefixscopeError, RunError
 from prefixscope.investigation import Investigation, free_space_warning
@@ -48,6 +48,12 @@ class Plan:
     parameters: dict[str, dict[str, Any]]
     left_out: dict[str, str] = field(default_factory=dict)
     quick: bool = False
+
+    @property
+    def asks(self) -> bool:
+        """Whether anything is sent to a server; a trace from elsewhere is only drawn."""
+        drawn = {"trace"} if self.parameters.get("trace", {}).get("trace") else set()
+        return bool(set(self.stages) - drawn - {"report"})
 
     @property
     def expected_s(self) -> float:
@@ -170,13 +176,16 @@ def plan(target: Target, *, quick: bool, only: Sequence[str], assignments: Seque
     for assignment in assignments:
         stage, name, value = notebooks.parse_assignment(assignment)
         parameters.setdefault(stage, {})[name] = value
+    for stage, given in parameters.items():
+        defaults = {name: one.default for name, one in notebooks.parameters(stage).items()}
+        asked.check(stage, {**defaults, **given})
     stages = [s for s in notebooks.ORDER if not only or s in only or s == "report"]
     left_out = {}
     if target.kind == "attached":
-        left_out = {
-            s: "needs a server that may be restarted: --serve-cmd 'vllm serve …'" for s in stages if s in NEEDS_RESTART
-        }
-        stages = [s for s in stages if s not in NEEDS_RESTART]
+        # A trace of the server stands for the server: it is drawn, and a sweep is predicted from it.
+        barred = [s for s in stages if s in NEEDS_RESTART and not parameters.get(s, {}).get("trace")]
+        left_out = dict.fromkeys(barred, "needs a server that may be restarted: --serve-cmd 'vllm serve …'")
+        stages = [s for s in stages if s not in barred]
     for assignment in assignments:
         stage = notebooks.parse_assignment(assignment)[0]
         if stage not in stages:
@@ -204,7 +213,8 @@ def run(target: Target, plan: Plan, *, out: str | None, resume: bool, screen: Sc
     place = Path(out) if out else Path.cwd() / time.strftime("prefixscope-run-%Y%m%d-%H%M%S")
     if not resume:
         Run.free(place)  # before anything is installed
-    prepare(target, screen)
+    if plan.asks:
+        prepare(target, screen)
     directory = open_directory(target, plan, place, resume=resume)
     with directory.locked() as token, notebooks.owned_by(token):
         screen.line(f"run directory: {directory.path}")

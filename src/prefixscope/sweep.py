@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from prefixscope import frames
-from prefixscope.errors import RunError
+from prefixscope import asked, frames
 from prefixscope.geometry import check_intervals, default_header, has_sparse_groups, traced
 from prefixscope.investigation import Investigation
 from prefixscope.measure import REPEATS, Series, finished, lengths_or_error, measure
@@ -38,10 +37,8 @@ def run(
     RunError
         for an interval that the scheduler block rules out, before any server is started for it.
     """
-    try:
-        wanted = [parse_interval(value) for value in intervals]
-    except ValueError as error:
-        raise RunError(str(error), remedy="for example -p 'sweep.intervals=[0, 1024, \"dense\"]'") from None
+    asked.check("sweep", {"intervals": intervals, "lengths": lengths, "seed": seed})
+    wanted = [parse_interval(value) for value in intervals]
     with investigation.stage(
         "sweep", intervals=[interval_label(i) for i in wanted], lengths=list(lengths), seed=seed
     ) as stage:
@@ -51,7 +48,7 @@ def run(
             stage.warn(
                 "no-sweep",
                 "the retention sweep restarts the server for each interval; an attached server is not restarted",
-                "prefixscope run --serve-cmd 'vllm serve …'",
+                "prefixscope run --serve-cmd 'vllm serve …', or with a trace of it -p sweep.trace=FILE (predicted)",
             )
             return frames.sends(investigation.path)
         drafter = investigation.target.offers()[0]

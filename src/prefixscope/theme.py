@@ -9,9 +9,12 @@ on dark paper ``DARK`` gives each a lighter twin, so that labels in these colour
 | cold | grey | first row of its group |
 | send 2 | blue | label |
 | send 3 | green | label, hollow ring |
-| stored | blue | filled bar |
-| needed | ink | outline |
-| missing | vermilion | filled, and named in text |
+| stored, kept | blue | filled bar |
+| needed | grey | outline |
+| dropped | grey | dashed outline |
+| missing | vermilion | light with a strong edge, crossed, and named in text |
+| evicted | purple | thin, and named in text |
+| hit, miss, nothing to hit | blue, vermilion, grey | point, cross, ring |
 """
 
 from __future__ import annotations
@@ -31,7 +34,15 @@ GREY, BLUE, GREEN, VERMILION, ORANGE, PURPLE, SKY = (
 )
 
 SEND_COLOURS = {"send 1 (cold)": GREY, "send 2": BLUE, "send 3": GREEN}
-BLOCK_COLOURS = {"stored": BLUE, "missing": VERMILION}
+BLOCK_COLOURS = {
+    "stored": BLUE,
+    "kept": BLUE,
+    "needed": GREY,
+    "dropped": GREY,
+    "missing": VERMILION,
+    "evicted": PURPLE,
+}
+LOOKUP_COLOURS = {"nothing to hit": GREY, "hit": BLUE, "miss": VERMILION}
 CLASS_COLOURS = {
     "identical": BLUE,
     "whitespace": PURPLE,
@@ -40,7 +51,7 @@ CLASS_COLOURS = {
     "void": GREY,
     "not compared": GREY,
 }
-SERIES = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, GREY)
+SERIES = (BLUE, PURPLE, GREEN, ORANGE, SKY, GREY, VERMILION)
 """Colours for things with no meaning of their own (prompt lengths), in order."""
 
 DARK = {

@@ -9,8 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from prefixscope.frames import hits, kept, load_run, sends, sweep, worst
+from prefixscope.diagnosis import explain
+from prefixscope.frames import hits, interval_totals, kept, load_run, sends, sweep, worst
+from prefixscope.geometry import brought
 from prefixscope.quantities import count, number
+from prefixscope.trace import Trace
 
 CODES = ("reuses", "short", "none", "cannot hit", "not reported", "inconclusive")
 
@@ -48,7 +51,43 @@ class Verdict:
 
 def of_run(run_dir: Path) -> Verdict:
     """The verdict of a run directory, half-finished ones too."""
-    return judge(sends(run_dir), kept(run_dir), load_run(run_dir))
+    sent = sends(run_dir)
+    found = None if len(sent) else brought(run_dir)
+    return judge(sent, kept(run_dir), load_run(run_dir)) if found is None else of_trace(found)
+
+
+def of_trace(trace: Trace) -> Verdict:
+    """The verdict on a trace alone: why its worst miss missed. A trace says of no lookup what it should have been."""
+    worst = trace.worst()
+    if worst is None:
+        return Verdict(code="inconclusive", headline="The trace holds no lookup, so no cause can be named.")
+    found, versions = explain(trace, worst.engine_request_id), sorted({one.version for one in trace.headers})
+    missed, every = sum(one.missed_tokens > 0 for one in trace.lookups), count(len(trace.lookups), "lookup")
+    who = f"vLLM {' and '.join(versions)}"
+    if not any(one.caching for one in trace.headers):
+        return Verdict(code="none", headline=f"{who} runs without prefix caching.", sentences=(found.sentence,))
+    if not missed:
+        none = f"none of {every} in this trace" if len(trace.lookups) > 1 else "the only lookup in this trace never"
+        repeated = worst.hit_tokens > 0
+        return Verdict(
+            code="reuses" if repeated else "inconclusive",
+            headline=f"{who}: {none} missed what an earlier request had brought.",
+            sentences=(found.sentence,),
+            basis="The trace was brought from elsewhere; nothing was sent.",
+        )
+    return Verdict(
+        code="none" if not worst.hit_tokens else "short",
+        headline=f"{who}: {missed:,} of {every} in this trace missed what an earlier request had brought.",
+        sentences=(f"The worst, of {number(worst.tokens)} tokens, hit {number(worst.hit_tokens)}.", found.sentence),
+        remedy=found.remedy,
+        price=found.price,
+        tiles=(
+            ("lookups that missed", number(missed), f"of {number(len(trace.lookups))}"),
+            ("hit of the worst", number(worst.hit_tokens), f"of {number(worst.tokens)} tokens"),
+            ("it could have hit", number(worst.hit_tokens + worst.missed_tokens), "tokens"),
+        ),
+        basis="The trace was brought from elsewhere; nothing was sent.",
+    )
 
 
 def judge(sent: pd.DataFrame, stored: pd.DataFrame, run: Mapping[str, Any]) -> Verdict:
@@ -182,19 +221,12 @@ class _Help:
 def choose_interval(table: pd.DataFrame) -> pd.Series[Any] | None:
     """The row of ``frames.sweep`` to recommend, at its longest prompt; None where no interval was measured.
 
-    The one that leaves the fewest tokens short on the second sends of **all** lengths, then the cheapest in blocks,
-    then the coarsest finite one: a coarse interval may lift long prompts and leave short ones on the floor.
+    The first of ``frames.interval_totals``.
     """
     measured = table[table["hit_2"].notna()]
     if not len(measured):
         return None
-    totals = measured.groupby("interval_order", sort=False).agg(
-        lengths=("tokens", "nunique"), short=("short_2", "sum"), blocks=("blocks", "sum")
-    )
-    totals = totals[totals["lengths"] == totals["lengths"].max()].reset_index()
-    totals["dense"] = totals["interval_order"] == float("inf")
-    totals["coarse"] = -totals["interval_order"]
-    best = totals.sort_values(["short", "blocks", "dense", "coarse"], kind="stable").iloc[0]
+    best = interval_totals(measured).iloc[0]
     rows = measured[measured["interval_order"] == best["interval_order"]]
     return rows.sort_values("tokens", kind="stable").iloc[-1]
 

@@ -54,6 +54,7 @@ def main() -> int:
     rows = {
         "cold 6K prompt": (found["prompt"]["cold"], COLD_S, 0.02),
         "warm 6K prompt": (found["prompt"]["warm"], WARM_S, 0.05),
+        "cold 6K prompt, its room all evicted": (found["pressure"], COLD_S, 0.02),
         "200 stuck requests, 200 steps": (found["queue"], step_s, 0.01),
         "200 requests, each looked up 200 times": (found["every_lookup"], step_s, None),
         "40 groups × 10,000 blocks, 10 sends": (

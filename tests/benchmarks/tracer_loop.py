@@ -95,6 +95,16 @@ def prompt(patched: Patched, model_dir: Path, *, repeats: int) -> dict[str, Any]
     return {kind: {name: statistics.median(one) for name, one in row.items()} for kind, row in rows.items()}
 
 
+def pressure(patched: Patched, model_dir: Path, *, repeats: int) -> dict[str, float]:
+    """Cold prompts of 6,392 tokens whose every block takes the place of a cached one."""
+    turns = Turns(patched, {**INCIDENT, "interval": None, "pool": 4_000}, model_dir)
+    for number in range(repeats + 3):
+        if number == 3:  # the pool is full
+            turns.times = dict.fromkeys(turns.times, 0.0)
+        turns.take(lambda on: send(turns.made[on], f"cold-{number}", 6392, number * 10_000))  # noqa: B023
+    return {name: seconds / repeats for name, seconds in turns.times.items()}
+
+
 class Turns:
     """Two schedulers, one without the hooks and one with, that take turns; times are this thread's own."""
 
@@ -183,6 +193,7 @@ def main() -> None:
     result = {
         "version": driver.vllm.__version__,
         "prompt": prompt(patched, model_dir, repeats=wanted["repeats"]),
+        "pressure": pressure(patched, model_dir, repeats=wanted["repeats"]),
         "queue": queue(patched, model_dir),
         "every_lookup": every_lookup(patched, model_dir),
         "many_groups": many_groups(patched, model_dir),

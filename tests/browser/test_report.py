@@ -10,11 +10,14 @@ import pytest
 from cdp import Chromium, NoChromium, Page
 from data.make_run import make_run
 
+from prefixscope.lookups import bring
 from prefixscope.report import render_report
+from prefixscope.runs import Run
 
 pytestmark = pytest.mark.browser
 
-CHARTS = 8
+CHARTS = 10
+TRACE = Path(__file__).parents[1] / "data" / "trace-incident.jsonl"
 HOSTILE = "<script>window.pwned=1</script><img src=x onerror=window.pwned=2></script><!--<script> \x1b[31m\u202e**x**"
 COUNT_DRAWN = """[...document.querySelectorAll(".chart")].filter((chart) =>
   chart.querySelectorAll("svg .mark-rect path, svg .mark-symbol path").length
@@ -29,7 +32,7 @@ SVG_SHOWN = """[...document.querySelectorAll("noscript svg")].filter(
   (svg) => svg.getBoundingClientRect().height > 40
 ).length"""
 TOO_WIDE = """[...document.querySelectorAll(".page *")].filter((item) =>
-  !item.closest(".scroll, svg, .skip") && item.getBoundingClientRect().right > window.innerWidth + 1
+  !item.closest(".scroll, svg, .skip, .chart, .drawn") && item.getBoundingClientRect().right > window.innerWidth + 1
 ).map((item) => `${item.tagName}.${item.className}`)"""
 
 
@@ -75,6 +78,53 @@ def test_every_chart_draws_offline_and_fits(chromium: Chromium, report: Path, wi
     assert page.value("Number(document.documentElement.dataset.drawn)") == page.value(COUNT_DRAWN) == CHARTS
     is_quiet(page, report)
     fits(page, width)
+
+
+WIDER = """[...document.querySelectorAll(".chart, .scroll")].filter((place) =>
+  place.scrollWidth > place.clientWidth + 1
+).map((place) => [place.nextElementSibling?.className, place.nextElementSibling?.hidden, place.tabIndex])"""
+SMALLEST = """Math.min(...[...document.querySelectorAll(".chart svg")].map((svg) =>
+  svg.getBoundingClientRect().width / svg.viewBox.baseVal.width
+))"""
+
+
+def test_what_is_wider_than_a_phone_says_so(chromium: Chromium, report: Path) -> None:
+    """On a phone charts keep their size and scroll in their own place, with a note below and for the keyboard."""
+    page = opened(chromium.page(width=380), report)
+    page.value("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+    page.settle()
+    wider = page.value(WIDER)
+    assert len(wider) >= 6
+    assert all(row == ["more", False, 0] for row in wider), wider
+    assert page.value(SMALLEST) >= 0.99, "a chart is shrunk"
+    page = opened(chromium.page(width=1440), report)
+    assert page.value(WIDER) == []
+    assert page.value("[...document.querySelectorAll('.more')].filter((note) => !note.hidden).length") == 0
+
+
+def test_a_trace_alone_has_a_report(chromium: Chromium, tmp_path: Path) -> None:
+    """A trace brought from elsewhere is told from its cause to its words, and the engines it came from are listed."""
+    run = Run.create(tmp_path / "run", target={"kind": "sample"}, parameters={})
+    bring(TRACE, run.path)
+    page = opened(chromium.page(width=1440), file := render_report(run.path))
+    assert page.value(COUNT_DRAWN) >= 4
+    assert "1 of 8 lookups in this trace missed" in page.value("document.querySelector('h1').textContent")
+    section = page.value("document.querySelector('#blocks').textContent")
+    for words in ("the lookup that missed most", "stored and needed windows don't meet", "Remedy.", "Its price."):
+        assert words in section, words
+    assert page.value("document.querySelectorAll('#blocks .words dt').length") >= 6
+    assert page.value("document.querySelectorAll('#environment table')[1].rows.length") == 4
+    is_quiet(page, file)
+
+
+def test_a_trace_without_a_miss_is_quiet(chromium: Chromium, tmp_path: Path) -> None:
+    """Where no layer of a figure has a miss to draw, it draws all the same and logs nothing."""
+    (tmp_path / "trace.jsonl").write_bytes(b"".join(TRACE.read_bytes().splitlines(keepends=True)[:4]))
+    run = Run.create(tmp_path / "run", target={"kind": "sample"}, parameters={})
+    bring(tmp_path / "trace.jsonl", run.path)
+    page = opened(chromium.page(width=1440), file := render_report(run.path))
+    assert "the only lookup in this trace never missed" in page.value("document.querySelector('h1').textContent")
+    is_quiet(page, file)
 
 
 def test_a_narrower_window_draws_again(chromium: Chromium, report: Path) -> None:

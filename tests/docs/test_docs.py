@@ -32,7 +32,8 @@ def test_each_notebook_is_in_the_readme() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", sorted(set(re.findall(r"prefixscope ((?:engine |trace |notebooks )?[a-z]+)", README)) - {"sends"})
+    "command",
+    sorted(set(re.findall(r"prefixscope ((?:engine |trace |notebooks )?[a-z]+(?:-[a-z]+)*)", README)) - {"sends"}),
 )
 def test_each_command_of_the_readme_exists(command: str) -> None:
     """Every command that the README names prints its help."""
@@ -54,7 +55,7 @@ def test_each_option_of_the_readme_exists(option: str) -> None:
         subprocess.run(
             [sys.executable, "-m", "prefixscope.cli", *command, "--help"], capture_output=True, text=True, check=False
         ).stdout
-        for command in (["run"], ["trace", "show"])
+        for command in (["run"], ["predict"], ["trace", "show"])
     )
     assert option in shown or option in theirs
 

@@ -162,10 +162,9 @@ def scheduler(scenario: dict[str, Any], model_dir: Path) -> Any:
 def request(made: Any, send: dict[str, Any]) -> Any:
     base = send.get("base", 0)
     tokens = [base + index for index in range(send["tokens"])]
-    # From `differs_at` on the prompt is another one; `tail` tells several such prompts apart.
+    # From `differs_at` on the prompt is another one.
     if "differs_at" in send:
-        other = 300000 + 1000 * send.get("tail", 0)
-        tokens[send["differs_at"] :] = [other + index % 1000 for index in range(send["tokens"] - send["differs_at"])]
+        tokens[send["differs_at"] :] = [300000 + index % 1000 for index in range(send["tokens"] - send["differs_at"])]
     return Request(
         request_id=f"chatcmpl-{send['id']}-0123abcd",
         prompt_token_ids=tokens,

@@ -1,4 +1,4 @@
-"""Public reports of hits, driven through vLLM's own scheduler with the tracer on: the hit and the cause must agree."""
+"""Public reports of hits, replayed on vLLM's own scheduler with the tracer on: the hit and the cause must agree."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driving import Driven, drive
 
 from prefixscope import engine as engines
 from prefixscope.diagnosis import explain
-from prefixscope.kit import kit_environment
-from prefixscope.trace import Trace
+from prefixscope.replay import Geometry, Request, ServerSetting, open_release
+from prefixscope.trace import Trace, read_trace
 
 pytestmark = pytest.mark.engine
 
@@ -24,47 +23,48 @@ ARMS = [(case["id"], number, arm) for case in CASES for number, arm in enumerate
 LEFT_OUT = [case for case in CASES if not case["arms"]]
 
 
-def scenario(case_id: str, number: int, arm: dict[str, Any]) -> dict[str, Any]:
-    """One arm as the driver takes it; its sends are named by case, arm and place."""
-    sends = []
+def requests(case_id: str, number: int, arm: dict[str, Any]) -> list[Request]:
+    """The sends of one arm, named by case, arm and place."""
+    found = []
     for place, send in enumerate(arm["sends"], start=1):
-        one = {"id": f"{case_id}-{number}-{place}", "tokens": send["tokens"]}
-        if "shared" in send:
-            one |= {"differs_at": send["shared"], "tail": place}
-        sends.append(one | {"base": 100_000 * send.get("conversation", 0)})
-    drafter = arm["drafter_tokens"]
-    return {
-        "geometry": arm["geometry"],
-        "interval": None if arm["interval"] == "dense" else arm["interval"],
-        "mtp": drafter is not None,
-        "spec_tokens": drafter or 1,
-        "batch": arm["batch"],
-        "pool": arm["pool"],
-        "sends": sends,
-    }
+        text, tokens = f"conversation {send.get('conversation', 0)}", send["tokens"]
+        shared = send.get("shared", tokens)
+        segments = ((text, shared), (f"ending {place}", tokens - shared)) if shared < tokens else ((text, tokens),)
+        found.append(Request(id=f"{case_id}-{number}-{place}", segments=segments))
+    return found
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """All arms of one release."""
+    """All arms of one release: hits by request, and what the tracer wrote."""
 
-    driven: Driven
+    hits: dict[str, int]
     trace: Trace
 
 
 @pytest.fixture(scope="module")
-def replayed(kit: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Replayed]:
+def replayed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Replayed]:
     """Every arm of a release, in one engine process that is started when the first of them is asked for."""
     done: dict[str, Replayed] = {}
 
     def run(release: str) -> Replayed:
         if release not in done:
-            engine = engines.ensure(release, progress=print)
+            engines.ensure(release, progress=print)
             folder = tmp_path_factory.mktemp("cases")
-            scenarios = [scenario(*one) for one in ARMS if one[2]["release"] == release]
-            environment = kit_environment(kit, folder / "trace")
-            driven = drive(str(engine.python), Path(engine.model.target).parent, folder, scenarios, environment)
-            done[release] = Replayed(driven, driven.trace)
+            hits: dict[str, int] = {}
+            with open_release(release, trace_dir=folder) as replayer:
+                for case_id, number, arm in ARMS:
+                    if arm["release"] == release:
+                        setting = ServerSetting(
+                            interval=arm["interval"],
+                            drafter_tokens=arm["drafter_tokens"],
+                            pool_blocks=arm["pool"],
+                            max_batched_tokens=arm["batch"],
+                        )
+                        geometry = Geometry.from_json(arm["geometry"])
+                        outcome = replayer.replay(geometry, setting, requests(case_id, number, arm))
+                        hits |= {row.id: row.hit_tokens for row in outcome.rows}
+            done[release] = Replayed(hits, read_trace(folder))
         return done[release]
 
     return run
@@ -80,7 +80,7 @@ def test_case(replayed: Callable[[str], Replayed], case_id: str, number: int, ar
         name = f"{case_id}-{number}-{want['send']}"
         lookup, diagnosis = found.trace.lookup(name), explain(found.trace, name)
         assert lookup is not None
-        assert (found.driven.hits[name], diagnosis.cause) == (want["replayed"], want["cause"]), diagnosis
+        assert (found.hits[name], diagnosis.cause) == (want["replayed"], want["cause"]), diagnosis
         assert lookup.hit_tokens == lookup.admitted_tokens == want["replayed"]
         assert lookup.header.version.startswith(arm["release"])
         if "shortest" in want:

@@ -10,7 +10,7 @@ from driving import Driven, drive
 
 from prefixscope.diagnosis import explain
 from prefixscope.kit import kit_environment
-from prefixscope.trace import Trace
+from prefixscope.trace import Trace, intersect
 
 pytestmark = pytest.mark.engine
 
@@ -52,6 +52,17 @@ SCENARIOS: list[dict[str, Any]] = [
             {"id": "early", "tokens": 1600},
             {"id": "crowd", "tokens": 2000, "base": 5000},
             {"id": "early-again", "tokens": 1600},
+            {"id": "never-sent", "tokens": 1600, "base": 20000},
+        ],
+    },
+    {
+        # So many small prompts that the engine's tracer forgets the first one's name, and the pool its blocks.
+        **PLAIN,
+        "pool": 150,
+        "sends": [
+            {"id": "long-ago", "tokens": 1600},
+            *({"id": f"small-{number}", "tokens": 40, "base": 5000 + 50 * number} for number in range(130)),
+            {"id": "long-ago-again", "tokens": 1600},
         ],
     },
     {**PLAIN, "sends": [{"id": "before", "tokens": 1600}, "reset", {"id": "after", "tokens": 1600}]},
@@ -89,12 +100,14 @@ def trace(driven: Driven) -> Trace:
     [
         ("waits", None, "retried", 1072, "first told 1,600 cached tokens"),
         ("early-again", None, "evicted", 384, "24–98"),
+        ("never-sent", None, "cold", 0, "first send"),
+        ("long-ago-again", None, "evicted", 0, "0–98 of this prompt"),
         ("after", None, "cache_reset", 0, "reset"),
         ("on-rank-1", "on-rank-0", "other_engine", 0, "rank 0"),
         ("on-rank-1", None, "cold", 0, "went to another engine"),
         ("rank-1-again", None, "full_hit", 1584, ""),
         ("local-again", None, "full_hit", 992, ""),
-        ("superseded", None, "hit_not_used", 992, "the admission used 960"),
+        ("superseded", None, "hit_not_used", 992, "used 960 of them, because a KV connector supplied the 36"),
         ("after-preemption", None, "full_hit", 1488, ""),
     ],
 )
@@ -122,6 +135,43 @@ def test_nothing_is_amiss_in_the_trace(driven: Driven, trace: Trace) -> None:
     for name, hit in driven.hits.items():
         lookup = trace.lookup(name)
         assert lookup is not None
-        # What a connector loads is not the prefix cache's.
-        external = 36 if name in ("connected", "superseded") else 0
-        assert lookup.admitted_tokens == hit - external
+        assert lookup.cached_tokens == hit
+
+
+def test_what_a_connector_supplied_is_told(trace: Trace) -> None:
+    """Tokens from a KV connector are apart from the hit, and the evidence says that usage counts both."""
+    first = trace.lookup("connected")
+    assert first is not None
+    assert (first.hit_tokens, first.admitted_tokens, first.external_tokens) == (0, 0, 36)
+    diagnosis = explain(trace, "connected")
+    assert diagnosis.cause == "cold"
+    assert any("supplied 36 tokens" in line and "counts 36 as cached" in line for line in diagnosis.evidence)
+
+
+def test_evicted_blocks_are_this_prompts_own(trace: Trace) -> None:
+    """A lookup finds the evicted blocks of its own prompt, and none of another prompt that had the same positions."""
+    again, new = trace.lookup("early-again"), trace.lookup("never-sent")
+    assert again is not None
+    assert new is not None
+    assert again.groups[0].evicted == again.groups[0].missing == ((24, 99),)
+    assert again.evicted_s is not None
+    assert new.groups[0].missing == ((0, 99),)
+    assert new.groups[0].evicted == ()
+    before = [one for one in trace.evictions if one.engine == new.header.engine and one.t <= new.t]
+    assert intersect([(0, 99)], before[0].ranges)
+
+
+def test_evictions_have_positions(trace: Trace) -> None:
+    """What a crowd evicted of one earlier prompt is recorded as ranges of that prompt's blocks."""
+    again = trace.lookup("early-again")
+    assert again is not None
+    own = [one for one in trace.evictions if one.engine == again.header.engine and one.t <= again.t]
+    assert [(one.gid, one.blocks, one.ranges) for one in own] == [(0, 76, ((24, 100),))]
+
+
+def test_a_forgotten_prompt_still_counts_as_missed(trace: Trace) -> None:
+    """Evicted blocks show that a prompt was computed before, though no earlier request is remembered."""
+    again = trace.lookup("long-ago-again")
+    assert again is not None
+    assert again.closest_id is None
+    assert again.missed_tokens == again.full_tokens == 1584

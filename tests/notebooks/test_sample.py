@@ -58,7 +58,7 @@ def test_the_block_trace_opens_on_a_trace_alone(tmp_path: Path) -> None:
     assert [title.split(":")[0] for title in titles] == [
         "1 of 8 lookups missed what an earlier request had brought",
         "send 2, cpu-2",
-        "send 1, cpu-1 keeps 265 of 1,105 blocks, aiming at 6,445 tokens",
+        "send 1, cpu-1 kept blocks 168–200 of the 5 sliding-window groups; the next send needed 166–198",
     ]
     assert "end the hit" in shown[-1]["text/markdown"]
     assert list(here.iterdir()) == []

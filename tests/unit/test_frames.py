@@ -115,13 +115,28 @@ def test_the_default_interval_takes_its_place(run: Path) -> None:
 
 
 def test_blocks_are_ranges_on_one_token_axis() -> None:
-    """Stored, needed and missing ranges become rows in blocks and in tokens."""
+    """Stored, needed, missing and evicted ranges become rows in blocks and in tokens; missing and evicted are apart."""
     group = SimpleNamespace(gid=0, kind="sliding", block_size=32, window=1024, drafter=False)
-    view = SimpleNamespace(group=group, cached=((168, 201),), needed=(166, 199), missing=((166, 168),), limiting=True)
-    lookup = SimpleNamespace(request_id="r", prompt_tokens=6446, hit_tokens=0, candidate_tokens=6336, groups=(view,))
+    view = SimpleNamespace(
+        group=group,
+        cached=((168, 190),),
+        needed=(166, 199),
+        missing=((166, 168), (190, 199)),
+        evicted=((190, 199),),
+        limiting=True,
+    )
+    lookup = SimpleNamespace(
+        request_id="r",
+        prompt_tokens=6446,
+        hit_tokens=0,
+        candidate_tokens=6336,
+        common_tokens=6432,
+        groups=(view,),
+    )
     frame = frames.blocks([lookup], labels={"r": "send 2"})
-    assert frame["state"].tolist() == ["stored", "needed", "missing"]
+    assert frame["state"].tolist() == ["stored", "needed", "missing", "evicted"]
     assert frame[["start_token", "stop_token"]].iloc[2].tolist() == [5312, 5376]
+    assert frame[["start", "stop"]].iloc[3].tolist() == [190, 199]
 
 
 def test_verdict_states_the_incident(run: Path) -> None:

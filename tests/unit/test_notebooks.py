@@ -33,7 +33,8 @@ def code_lines(source: str) -> list[str]:
 
 def test_every_stage_has_its_notebook() -> None:
     """The stages of a run and the shipped notebooks are the same ones, and each has its place in the order."""
-    assert set(STAGE_NAMES) == set(notebooks.ORDER) == set(STAGES)
+    # Predictions are made by the notebooks that measure, not by one of their own.
+    assert set(STAGE_NAMES) == set(notebooks.ORDER) == set(STAGES) - {"crosscheck"}
     shipped = {path.stem for path in notebooks.path("report").parent.glob("*.ipynb")}
     assert shipped == set(notebooks.FILES.values())
 

@@ -55,7 +55,7 @@ def test_ruler_of_the_incident() -> None:
     assert drawn[2].strip("· ").startswith("××")
     assert drawn[2].index("×") < drawn[2].index("█") < drawn[2].index("░")
     assert drawn[3].strip() == "needed 166–198 · stored 168–200 · missing 166–167"
-    assert drawn[4].startswith("  1 full-attention group")
+    assert drawn[4].startswith("  full-attention group")
     assert "×" not in drawn[5]
     assert all(len(line) <= 100 for line in drawn)
 
@@ -82,6 +82,16 @@ def test_one_missing_block_of_thousands_shows() -> None:
     assert "32 more kinds of rows (32 groups), 32 of them with missing blocks" in "\n".join(drawn)
     assert drawn[1].startswith("▸")
     assert len(drawn) < 30
+
+
+def test_evicted_blocks_have_a_mark_of_their_own() -> None:
+    """What was stored and evicted is drawn apart from what was never stored, and the key explains it."""
+    base = look(read_trace(RECORDED), "cpu-2")
+    view = replace(base.groups[0], cached=((168, 190),), missing=((166, 168), (190, 199)), evicted=((190, 199),))
+    drawn = ruler(replace(base, groups=(view, base.groups[5])))
+    assert drawn[2].index("×") < drawn[2].index("█") < drawn[2].index("○")
+    assert "missing 166–167, 190–198 · evicted since 190–198" in drawn[3]
+    assert "○ evicted since" in drawn[-1]
 
 
 def test_what_was_not_scanned_is_not_called_missing() -> None:

@@ -24,6 +24,7 @@ from prefixscope.trace import (
     ranges_text,
     read_trace,
     subtract,
+    union,
 )
 
 RECORDED = Path(__file__).parents[1] / "data" / "trace-incident.jsonl"
@@ -142,6 +143,35 @@ def test_impossible_ranges_are_refused(tmp_path: Path) -> None:
     trace = read(tmp_path, backwards)
     assert trace.lookup("cpu-2") is None
     assert [code for code, _ in trace.warnings] == ["unreadable"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"gids": [-1]}, {"gids": [6]}, {"needed": [199, 166]}, {"needed": [-2, 3]}, {"evicted": [[5, 5]]}],
+)
+def test_a_lookup_with_a_wrong_group_or_range_is_left_out(tmp_path: Path, wrong: Event) -> None:
+    """A group that the engine does not have, or a range that is none, drops its line and never becomes a range."""
+
+    def change(event: Event) -> Event:
+        if event["event"] == "lookup" and "cpu-2" in event["request"]:
+            event["groups"][1] |= wrong
+        return event
+
+    trace = read(tmp_path, change)
+    assert trace.lookup("cpu-2") is None
+    assert [code for code, _ in trace.warnings] == ["unreadable"]
+
+
+def test_evictions_with_and_without_positions(tmp_path: Path) -> None:
+    """Evictions are counted per group with their positions; a trace that holds only counts is read too."""
+    first = events()[0]
+    rows = [{"gid": 0, "blocks": 3, "ranges": [[4, 6], [9, 10]]}, {"gid": 5, "blocks": 7}]
+    evict = {**{name: first[name] for name in ("schema", "pid", "engine", "t")}, "event": "evict", "groups": rows}
+    trace = read_trace(write(tmp_path / "trace-1.jsonl", [first, evict]))
+    assert [(one.gid, one.blocks, one.ranges) for one in trace.evictions] == [(0, 3, ((4, 6), (9, 10))), (5, 7, ())]
+    engine, t = first["engine"], first["t"]
+    assert trace.evicted_blocks(engine, t - 1, t) == 10
+    assert trace.evicted_blocks(engine, t + 0.1, t + 1) == trace.evicted_blocks("other", t - 1, t + 1) == 0
 
 
 def test_newer_schema_in_part(tmp_path: Path) -> None:
@@ -269,3 +299,4 @@ def test_range_arithmetic() -> None:
     assert blocks(subtract(one, other)) == blocks(one) - blocks(other)
     assert blocks(intersect(one, other)) == blocks(one) & blocks(other)
     assert count(one) == 20
+    assert union([(5, 7), (1, 3)], [(3, 4), (6, 9)]) == ((1, 4), (5, 9))

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from prefixscope import charts, conclusions, display, frames, lookups
+from prefixscope import charts, conclusions, display, frames, lookups, material, resources
 from prefixscope.errors import TraceError
-from prefixscope.trace import Group, GroupView, Lookup, Stored, Trace, read_trace, subtract
+from prefixscope.sections import blocks
+from prefixscope.trace import Evicted, Group, GroupView, Incident, Lookup, Stored, Trace, read_trace, subtract
 
 RECORDED = Path(__file__).parents[1] / "data" / "trace-incident.jsonl"
 BLOCKS = 10_000
@@ -123,11 +124,11 @@ def test_store_side_of_the_incident(recorded: Trace) -> None:
     table = frames.stores(recorded, {"cpu-1": "send 1", "cpu-2": "send 2"})
     assert set(table["state"]) == {"kept", "dropped", "boundary"}
     chart = charts.store_ruler(table)
-    assert display.title_of(chart) == "send 1 keeps 265 of 1,105 blocks, aiming at 6,445 tokens"
+    assert display.title_of(chart) == "send 1 keeps 265 of 1,105 blocks, before the boundary 6,400"
     shown = texts(chart)
-    for words in ("kept 168–200", "dropped 0–167", "kept 0–99", "aim 6,445"):
+    for words in ("kept 168–200", "dropped 0–167", "kept 0–99", "boundary 6,400"):
         assert words in shown, words
-    assert "send 2: keeps 275 of 1,105 blocks, aiming at 6,336 and 6,445 tokens" in shown
+    assert "send 2: keeps 275 of 1,105 blocks, before the boundaries 6,336 and 6,400" in shown
 
 
 def test_dropped_is_told_from_kept_without_colour(recorded: Trace) -> None:
@@ -142,7 +143,57 @@ def test_store_side_of_40_groups_of_10_000_blocks(big: Trace) -> None:
     shown = texts(chart)
     assert "groupsnotdrawn" in "".join(shown).replace(" ", "")
     assert len([text for text in shown if text.startswith(("kept", "dropped"))]) <= 24
-    assert len([text for text in shown if text.startswith("aim")]) <= 6
+    assert len([text for text in shown if text.startswith("boundary")]) <= 6
+
+
+def test_store_side_shows_what_the_next_send_needed(recorded: Trace) -> None:
+    """Beside the lookups the store side says what was kept and what the next send needed of the same group."""
+    labels = {"cpu-1": "send 1", "cpu-2": "send 2"}
+    found = [lookup for lookup in map(recorded.lookup, labels) if lookup is not None]
+    beside = frames.blocks(found, labels=labels)
+    chart = charts.store_ruler(frames.stores(recorded, labels), beside=beside)
+    assert display.title_of(chart) == (
+        "send 1 kept blocks 168–200 of the 5 sliding-window groups; the next send needed 166–198"
+    )
+    assert texts(chart).count("needed next 166–198") == 1, "nothing follows the second send here"
+
+
+def test_a_first_send_is_a_line_without_missing_blocks(recorded: Trace, miss: Lookup) -> None:
+    """Nothing was stored for a first send, so it lacks nothing; the finding is about the send that missed."""
+    first = recorded.lookup("cpu-1")
+    assert first is not None
+    labels = {"cpu-1": "send 1", "cpu-2": "send 2"}
+    chart = charts.block_ruler(frames.blocks([first, miss], labels=labels))
+    assert display.title_of(chart).startswith("send 2: blocks 166–167 of the 5 sliding-window groups are needed")
+    shown = texts(chart)
+    assert "nothing stored" in shown
+    assert "missing 0–99" not in shown
+    alone = charts.block_ruler(frames.blocks([first], labels=labels))
+    assert display.title_of(alone) == "Only first sends: nothing of these prompts was stored yet"
+
+
+def test_a_missing_block_is_told_without_colour(miss: Lookup) -> None:
+    """Missing blocks are light inside an edge, and crossed where there is room; stored ones are filled."""
+    spec = str(charts.block_ruler(frames.blocks([miss])).to_dict())
+    assert "'fillOpacity': 0.25" in spec
+    assert any(row.get("cross") for row in rows_in(charts.block_ruler(frames.blocks([miss])).to_dict()))
+
+
+def test_causes_are_counted_with_an_example(recorded: Trace) -> None:
+    """Every lookup of a trace has a cause in words; the one that missed most comes first."""
+    table = frames.causes(recorded)
+    assert table["lookups"].sum() == len(recorded.lookups)
+    assert table.iloc[0][["cause", "request_id"]].tolist() == ["stored and needed windows don't meet", "cpu-2"]
+    assert (table["meaning"].str.len() > 0).all()
+    assert "explained" not in table.attrs
+    assert frames.causes(recorded, most=4).attrs["explained"] == 4
+
+
+def test_the_notebooks_words_are_those_of_its_sentences(recorded: Trace) -> None:
+    """The words explained are those that occur, from the one glossary."""
+    words = set(lookups.words(lookups.alone(recorded))["word"])
+    assert {"scheduler block", "replay boundary", "junction", "KV cache group"} <= words
+    assert "Mamba" not in words
 
 
 # --- the ruler, at size ------------------------------------------------------------------------------------------
@@ -159,6 +210,17 @@ def test_ruler_of_40_groups_of_10_000_blocks(big: Trace) -> None:
     assert "20,000" not in shown, "the axis begins near the end of the prompt"
     labels = [text for text in shown if re.match(r"(stored|missing) \d", text)]
     assert len(labels) <= 8 * 3
+
+
+def test_evicted_blocks_are_told_from_missing_ones(miss: Lookup) -> None:
+    """Blocks that were stored and evicted have a name and a look of their own, beside those that were never stored."""
+    view = replace(miss.groups[0], cached=((168, 190),), missing=((166, 168), (190, 199)), evicted=((190, 199),))
+    both = replace(miss, groups=(view, *miss.groups[5:]))
+    chart = charts.block_ruler(frames.blocks([both], labels={both.request_id: "send 2"}))
+    assert {"missing 166–167", "evicted 190–198"} <= set(texts(chart))
+    alone = replace(both, groups=(replace(view, missing=view.evicted), *miss.groups[5:]))
+    title = display.title_of(charts.block_ruler(frames.blocks([alone], labels={both.request_id: "send 2"})))
+    assert title == "send 2: blocks 190–198 of the sliding-window group are needed, once stored and evicted since"
 
 
 def test_one_missing_block_of_thousands_is_drawn(miss: Lookup) -> None:
@@ -185,17 +247,15 @@ def test_one_missing_block_of_thousands_is_drawn(miss: Lookup) -> None:
 
 
 def test_a_trace_alone_shows_its_worst_miss(recorded: Trace) -> None:
-    """The sends before and after the miss are shown with it, first sends only on the store side."""
+    """The sends before and after the miss are shown with it."""
     seen = lookups.view(trace=str(RECORDED))
     assert seen.with_drafter == {
         "chatcmpl-cpu-1-0123abcd": "send 1, cpu-1",
         "chatcmpl-cpu-2-0123abcd": "send 2, cpu-2",
         "chatcmpl-cpu-3-0123abcd": "send 3, cpu-3",
     }
-    assert lookups.blocks(seen, drafter=True)["send_label"].drop_duplicates().tolist() == [
-        "send 2, cpu-2",
-        "send 3, cpu-3",
-    ]
+    labels = ["send 1, cpu-1", "send 2, cpu-2", "send 3, cpu-3"]
+    assert lookups.blocks(seen, drafter=True)["send_label"].drop_duplicates().tolist() == labels
     assert lookups.stored(seen, drafter=True)["send_label"].iloc[0] == "send 1, cpu-1"
     assert not len(lookups.blocks(seen, drafter=False))
     causes = lookups.summary(seen).set_index("send")["cause"]
@@ -230,3 +290,51 @@ def test_a_run_notes_that_a_trace_from_elsewhere_was_drawn(tmp_path: Path) -> No
     lookups.view(str(tmp_path / "run"), trace=str(RECORDED))
     stage = Run(tmp_path / "run").manifest["stages"]["trace"]
     assert (stage["status"], stage["note"]) == ("skipped", "the notebook drew a trace from elsewhere")
+
+
+# --- evictions over time -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pressed(recorded: Trace) -> Trace:
+    """The recorded lookups, evictions half a minute later, and a reset after a minute."""
+    engine, start = recorded.headers[0].engine, recorded.lookups[0].t
+    return Trace(
+        headers=recorded.headers,
+        lookups=recorded.lookups,
+        evictions=[Evicted(start + 30, engine, 0, 40, ((0, 40),)), Evicted(start + 59, engine, 5, 10)],
+        incidents=[Incident(start + 60, engine, "reset", None)],
+    )
+
+
+def test_evictions_and_resets_over_time(recorded: Trace, pressed: Trace) -> None:
+    """Evicted blocks are counted per window, a reset crosses the figure, and the title says both."""
+    frame = frames.evictions_over_time(pressed)
+    assert len(frame) == 60
+    assert frame["evicted_blocks"].sum() == 50
+    assert frame["evicted_blocks"][30] == 40
+    assert frame["resets"].tolist() == [0] * 59 + [1]
+    assert frame["lookups"].sum() == len(recorded.lookups)
+    assert frame["share"].notna().sum() < 60
+    chart = charts.evictions_over_time(frame)
+    assert display.title_of(chart) == "50 blocks were evicted; the prefix cache was reset 1 time"
+    assert "blocks evicted" in texts(chart)
+    assert marks(chart, "rule") > marks(charts.evictions_over_time(frame.assign(resets=0)), "rule")
+
+
+def test_a_cache_without_pressure_has_no_such_figure(recorded: Trace) -> None:
+    """Where nothing was evicted and nothing reset there is nothing to draw."""
+    assert charts.evictions_over_time(frames.evictions_over_time(recorded)) is None
+
+
+def test_the_report_draws_evictions_only_where_there_were_some(pressed: Trace, recorded: Trace) -> None:
+    """The trace section has the figure of evictions for a trace that holds some, and not for one without."""
+    sample = material.gather(resources.data_path("sample", "run"))
+
+    def titles(trace: Trace) -> list[str]:
+        told = replace(sample.telling, evictions=frames.evictions_over_time(trace))
+        section = blocks.block_trace(replace(sample, telling=told))
+        return [display.title_of(one.chart) for one in section.figures if one.id == "blocks-evictions"]
+
+    assert titles(pressed) == ["50 blocks were evicted; the prefix cache was reset 1 time"]
+    assert titles(recorded) == []

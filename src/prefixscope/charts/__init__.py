@@ -7,25 +7,33 @@ Charts carry no colours of ink or paper: ``theme.vega_config`` gives them, light
 from __future__ import annotations
 
 from prefixscope.charts.clock import time_spent
+from prefixscope.charts.evictions import evictions_over_time
 from prefixscope.charts.hits import hits_by_length, hits_by_send
 from prefixscope.charts.lanes import block_range
 from prefixscope.charts.latency import first_token
 from prefixscope.charts.lookups import lookups_over_time
 from prefixscope.charts.outputs import equality_matrix
+from prefixscope.charts.predicted import interval_front, short_heat, version_matrix
 from prefixscope.charts.retention import cost_against_shortfall, hit_against_interval
 from prefixscope.charts.ruler import block_ruler
 from prefixscope.charts.store import store_ruler
+from prefixscope.charts.titles import with_configs
 
 __all__ = [
     "block_range",
     "block_ruler",
     "cost_against_shortfall",
     "equality_matrix",
+    "evictions_over_time",
     "first_token",
     "hit_against_interval",
     "hits_by_length",
     "hits_by_send",
+    "interval_front",
     "lookups_over_time",
+    "short_heat",
     "store_ruler",
     "time_spent",
+    "version_matrix",
+    "with_configs",
 ]

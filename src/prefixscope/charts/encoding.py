@@ -9,11 +9,17 @@ import pandas as pd
 
 WIDTH = 620
 """Plot width in px where nobody asks for another; a report fits charts to its page."""
+_UNITS = ((2 * 86_400, 86_400, "days"), (2 * 3_600, 3_600, "hours"), (300, 60, "minutes"), (0, 1, "seconds"))
 
 
 def colour(field: str, colours: dict[str, str]) -> Any:
     """The colour of each value of ``field``; no legend, since marks carry their names."""
     return alt.Color(f"{field}:N", scale=alt.Scale(domain=list(colours), range=list(colours.values())), legend=None)
+
+
+def time_unit(end_s: float) -> tuple[int, str]:
+    """The seconds of the unit that an axis up to so many seconds counts in, and its name."""
+    return next((per_unit, unit) for least, per_unit, unit in _UNITS if end_s >= least)
 
 
 def count_axis(ticks: int = 8) -> Any:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from prefixscope.charts.encoding import WIDTH, colour, count_axis, inline
 from prefixscope.charts.panels import facet, longest, pick
-from prefixscope.charts.titles import listing, wrapped_title
+from prefixscope.charts.titles import with_configs, wrapped_title
 from prefixscope.quantities import number
 from prefixscope.theme import GREY, SEND_COLOURS, VERMILION
 
@@ -55,7 +55,7 @@ def hits_by_send(table: pd.DataFrame, *, configs: Sequence[str] | None = None) -
     second = rows[rows["index"] == 2]
     missed = _unique(second.loc[second["cached_tokens"] == 0, "setting"])
     if missed:
-        title = f"Send 2 of the same {number(full)} tokens reuses nothing with {listing(missed)}"
+        title = f"Send 2 of the same {number(full)} tokens reuses nothing {with_configs(missed)}"
     elif len(second):
         title = f"Send 2 of the same {number(full)} tokens reuses {_span(second['cached_tokens'])} of them"
     else:
@@ -114,8 +114,8 @@ def hits_by_length(table: pd.DataFrame, *, configs: Sequence[str] | None = None)
     broken = rows[(rows["index"] == 2) & (rows["verdict"] == "none")]
     if len(broken):
         first = int(broken["prompt_tokens"].min())
-        who = listing(_unique(broken["setting"]))
-        title = f"From {number(first)} tokens on, the second send misses with {who}"
+        who = with_configs(_unique(broken["setting"]))
+        title = f"From {number(first)} tokens on, the second send misses {who}"
     else:
         title = "Hits follow the prompt's length in every configuration"
     return faceted.properties(

@@ -14,7 +14,8 @@ from prefixscope.charts.encoding import WIDTH
 
 MOST_LANES = 8
 _CHARACTER_PX, _THINNEST_PX, _GAP_PX, _SEEN_PX = 6.2, 2.5, 1.5, 12.0
-_AROUND_BLOCKS = 16
+_AROUND_BLOCKS, _COUNT_CHARACTERS = 16, 7
+_KINDS = {"sliding": "sliding-window", "full": "full-attention", "mamba": "Mamba"}
 _EMPTY = {"nothing": "nothing stored", "unknown": "not scanned"}
 
 Ranges = list[tuple[int, int]]
@@ -65,13 +66,14 @@ def lanes(part: pd.DataFrame) -> tuple[list[Lane], list[Lane]]:
     found = []
     for (label, size, spans, empty, limiting), gids in folded.items():
         kind, _, rest = label.partition(" · ")
+        kind = _KINDS.get(kind, kind)
         name = f"{len(gids)} {kind} groups · {rest}" if len(gids) > 1 else f"{kind} group · {rest}"
         ranges: dict[str, Ranges] = {}
         for state, start, stop in spans:
             ranges.setdefault(state, []).append((start, stop))
         found.append(Lane(name, tuple(gids), size, ranges, empty, limiting))
     if len(found) > MOST_LANES:
-        found.sort(key=lambda lane: (not lane.limiting, "missing" not in lane.ranges))
+        found.sort(key=lambda lane: (not lane.limiting, not {"missing", "evicted"} & lane.ranges.keys()))
     return _named(found[:MOST_LANES]), found[MOST_LANES:]
 
 
@@ -124,11 +126,14 @@ def place(
     ``wanted`` is (span, at its right end?). A label that would leave the figure is turned to the span's other end;
     ``side`` says where it went.
     """
+    wanted = list(wanted)
     taken: list[tuple[float, float]] = []
     left_out: dict[str, int] = {}
     last: dict[str, dict[str, Any]] = {}
+    # Where some are sure to be left out, each may become the one that counts them, and needs room for it.
+    room = _COUNT_CHARACTERS if counted and len(wanted) > most else 0
     for span, right in wanted:
-        width = len(span["label"]) * _CHARACTER_PX
+        width = (len(span["label"]) + room) * _CHARACTER_PX
         if right and window.px(span["to"]) < width:
             right = False
         if not right and window.px(span["from"]) + width > WIDTH:
@@ -169,14 +174,14 @@ def part_shown(frame: pd.DataFrame, states: Sequence[str]) -> Window:
 
 def heading(text: str, **look: Any) -> Any:
     """A panel's title, in lines that fit."""
-    return alt.TitleParams(text=textwrap.wrap(text, 100), fontSize=12, **look)
+    return alt.TitleParams(text=textwrap.wrap(text, 80), fontSize=12, **look)
 
 
 def beyond(rest: Sequence[Lane]) -> str:
     """What a panel says of the lanes that it does not draw; empty where it draws all."""
     if not rest:
         return ""
-    lacking = sum("missing" in lane.ranges for lane in rest)
+    lacking = sum(bool({"missing", "evicted"} & lane.ranges.keys()) for lane in rest)
     groups = sum(len(lane.gids) for lane in rest)
     return f"; {groups:,} more groups not drawn" + (f", {lacking:,} with missing blocks" if lacking else "")
 
@@ -184,3 +189,8 @@ def beyond(rest: Sequence[Lane]) -> str:
 def block_range(start: Any, stop: Any) -> str:
     """Blocks as people read them, both ends included: ``328–391``."""
     return f"{start:,}–{stop - 1:,}" if stop - start > 1 else f"{start:,}"
+
+
+def blocks_named(start: Any, stop: Any) -> str:
+    """The same after its noun: ``blocks 328–391``, ``block 44``."""
+    return f"block{'s' if stop - start > 1 else ''} {block_range(start, stop)}"

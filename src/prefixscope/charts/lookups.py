@@ -7,14 +7,13 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from prefixscope.charts.encoding import WIDTH, count_axis, inline
+from prefixscope.charts.encoding import WIDTH, count_axis, inline, time_unit
 from prefixscope.charts.titles import wrapped_title
 from prefixscope.quantities import count, number
-from prefixscope.theme import BLUE, GREY, VERMILION
+from prefixscope.theme import LOOKUP_COLOURS
 
-_LOOKS = {"nothing to hit": (GREY, "circle"), "hit": (BLUE, "circle"), "miss": (VERMILION, "cross")}
+_SHAPES = {"nothing to hit": "circle", "hit": "circle", "miss": "cross"}
 """Drawn in this order: a miss is never hidden."""
-_UNITS = ((2 * 86_400, 86_400, "days"), (2 * 3_600, 3_600, "hours"), (300, 60, "minutes"), (0, 1, "seconds"))
 
 
 def lookups_over_time(frame: pd.DataFrame) -> Any:
@@ -26,9 +25,11 @@ def lookups_over_time(frame: pd.DataFrame) -> Any:
         return None
     misses, total = int(frame["misses"].sum()), int(frame["lookups"].sum())
     end = float(frame["stop_s"].max())
-    _, per_unit, unit = next(row for row in _UNITS if end >= row[0])
+    per_unit, unit = time_unit(end)
     since = f"{unit} since the first lookup"
     title = f"{number(misses)} of {count(total, 'lookup')} missed what an earlier request had brought"
+    if not misses:
+        title = f"No miss: {count(total, 'lookup')}, and none lacked what an earlier request had brought"
     if frame["kind"].notna().all():
         chart = _points(frame, per_unit, since)
         words = "Filled: hit. Cross, with a tick above the plot: miss. Ring: nothing to hit yet."
@@ -57,16 +58,20 @@ def _points(frame: pd.DataFrame, per_unit: int, since: str) -> Any:
     ]
     base = alt.Chart(inline(data)).encode(x=alt.X("at:Q", title=since, axis=count_axis(7)), y=_share_axis("share"))
     layers = []
-    for kind, (colour, shape) in _LOOKS.items():
+    present = {row["kind"] for row in data}
+    for kind, shape in _SHAPES.items():
+        if kind not in present:
+            continue  # a layer without data would have a scale without ends
         filled = kind != "nothing to hit"
         size = 110 if kind == "miss" else 34
         points = base.transform_filter(f"datum.kind === '{kind}'")
-        layers.append(points.mark_point(shape=shape, filled=filled, color=colour, size=size, opacity=0.8))
+        layers.append(points.mark_point(shape=shape, filled=filled, color=LOOKUP_COLOURS[kind], size=size, opacity=0.8))
     # Misses at 0 lie among the first sends, which are at 0 too: above the plot they stand alone.
-    strip = alt.Chart(inline([row for row in data if row["kind"] == "miss"])).mark_tick(
-        orient="vertical", height=9, thickness=1.5, color=VERMILION
+    misses = [row for row in data if row["kind"] == "miss"]
+    strip = alt.Chart(inline(misses)).mark_tick(
+        orient="vertical", height=9, thickness=1.5, color=LOOKUP_COLOURS["miss"]
     )
-    layers.append(strip.encode(x="at:Q", y=alt.value(-9)))
+    layers += [strip.encode(x="at:Q", y=alt.value(-9))] if misses else []
     return alt.layer(*layers).properties(width=WIDTH, height=200)
 
 
@@ -90,11 +95,13 @@ def _stretches(frame: pd.DataFrame, per_unit: int, since: str) -> Any:
         x=alt.X("at:Q", title=None, axis=count_axis(7), scale=width)
     )
     shares = alt.layer(
-        ranged.mark_rule(strokeWidth=2.5, opacity=0.35, color=BLUE).encode(y=_share_axis("low"), y2="high:Q"),
-        ranged.mark_point(filled=True, size=22, color=BLUE).encode(y=_share_axis("share")),
+        ranged.mark_rule(strokeWidth=2.5, opacity=0.35, color=LOOKUP_COLOURS["hit"]).encode(
+            y=_share_axis("low"), y2="high:Q"
+        ),
+        ranged.mark_point(filled=True, size=22, color=LOOKUP_COLOURS["hit"]).encode(y=_share_axis("share")),
     ).properties(width=WIDTH, height=180)
     missed = (
-        base.mark_bar(color=VERMILION)
+        base.mark_bar(color=LOOKUP_COLOURS["miss"])
         .encode(
             x=alt.X("left:Q", title=since, axis=count_axis(7), scale=width),
             x2="right:Q",

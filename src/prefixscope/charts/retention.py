@@ -8,16 +8,18 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from prefixscope.charts.encoding import WIDTH, colour, count_axis, inline
+from prefixscope.charts.encoding import WIDTH, count_axis, inline
 from prefixscope.charts.titles import spans, wrapped_title
 from prefixscope.quantities import number
-from prefixscope.theme import SERIES
+from prefixscope.theme import GREY, SERIES
+
+_SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right"]
 
 
 def hit_against_interval(table: pd.DataFrame) -> Any:
-    """Hit length of send 2 against the retention interval, one line per prompt length.
+    """Hit length of send 2 at each retention interval, a stem per prompt length.
 
-    ``table`` is ``frames.sweep``.
+    ``table`` is ``frames.sweep``. Nothing joins the intervals: between two of them nothing was measured.
     """
     rows = table[table["hit_2"].notna()]
     if rows["interval"].nunique() < 2:
@@ -29,11 +31,13 @@ def hit_against_interval(table: pd.DataFrame) -> Any:
             "interval": row.interval,
             "hit": int(row.hit_2),
             "length": f"{row.tokens:,} tokens",
-            "text": f"{row.tokens:,} tokens" if row.interval == order[-1] else "",
+            "predicted": None if pd.isna(row.predicted_2) else int(row.predicted_2),
         }
         for row in rows.itertuples()
     ]
     colours = {f"{length:,} tokens": SERIES[place % len(SERIES)] for place, length in enumerate(reversed(lengths))}
+    names = [f"{length:,} tokens" for length in lengths]
+    legend = alt.Legend(title="prompt") if len(names) > 1 else None
     base = alt.Chart(inline(data)).encode(
         x=alt.X(
             "interval:O",
@@ -43,13 +47,31 @@ def hit_against_interval(table: pd.DataFrame) -> Any:
             scale=alt.Scale(padding=0.3),
         ),
         y=alt.Y("hit:Q", title="cached tokens on send 2", axis=count_axis(6)),
-        color=colour("length", colours),
-        detail="length:N",
+        xOffset=alt.XOffset("length:N", sort=names),
+        color=alt.Color(
+            "length:N",
+            sort=names,
+            scale=alt.Scale(domain=names, range=[colours[name] for name in names]),
+            legend=legend,
+        ),
     )
-    labels = base.mark_text(align="left", dx=9, fontWeight=600).encode(text="text:N")
-    chart = alt.layer(base.mark_line(strokeWidth=1.5), base.mark_point(filled=True, size=50), labels)
+    stems = base.mark_rule(strokeWidth=3, opacity=0.45).encode(y2=alt.Y2(datum=0))
+    points = base.mark_point(filled=True, opacity=1, size=70).encode(
+        shape=alt.Shape("length:N", sort=names, scale=alt.Scale(domain=names, range=_SHAPES), legend=legend)
+    )
     title = _interval_title(rows[rows["tokens"] == lengths[-1]], lengths[-1])
-    return chart.properties(width=WIDTH, height=280, title=wrapped_title(title))
+    layers, alone = [stems, points], not rows["measured"].any()
+    words = (
+        f"Each stem is one interval {'predicted' if alone else 'measured'}, from left to right by prompt length; a "
+        "mark at 0 reuses nothing."
+    )
+    if rows["predicted_2"].notna().any():
+        ring = base.transform_filter("datum.predicted !== null").mark_point(
+            filled=False, size=230, strokeWidth=1.6, opacity=1
+        )
+        layers.append(ring.encode(y="predicted:Q", color=alt.value(GREY)))
+        words += " A ring is what the release's own scheduler predicts."
+    return alt.layer(*layers).properties(width=WIDTH, height=280, title=wrapped_title(title, words))
 
 
 def _interval_title(rows: pd.DataFrame, tokens: int) -> str:
@@ -81,7 +103,7 @@ def cost_against_shortfall(table: pd.DataFrame) -> Any:
         (row.bytes / 2**20 if in_bytes else float(row.blocks), int(row.short_2), row.interval)
         for row in rows.itertuples()
     ]
-    data = _merge_labels(points)
+    data = merge_labels(points)
     right, top = max(item["cost"] for item in data), max(item["short"] for item in data)
     for item in data:
         item["left"] = item["cost"] > right * 0.7
@@ -118,7 +140,7 @@ def cost_against_shortfall(table: pd.DataFrame) -> Any:
     )
 
 
-def _merge_labels(points: Iterable[tuple[float, int, str]]) -> list[dict[str, Any]]:
+def merge_labels(points: Iterable[tuple[float, int, str]]) -> list[dict[str, Any]]:
     """Points whose labels would lie on each other share one, in order: ``64, 512, 1,024, dense``."""
     found = list(points)
     wide, tall = max(point[0] for point in found) or 1, max(point[1] for point in found) or 1

@@ -11,13 +11,23 @@ import altair as alt
 
 def wrapped_title(text: str, subtitle: str = "") -> Any:
     """A title whose lines fit the page, with a smaller one below it."""
-    lines = textwrap.wrap(text, 92) or [""]
-    return alt.TitleParams(text=lines, subtitle=textwrap.wrap(subtitle, 110) if subtitle else [])
+    # Measured for the widest font that a browser may draw a notebook's SVG in.
+    lines = textwrap.wrap(text, 72) or [""]
+    return alt.TitleParams(text=lines, subtitle=textwrap.wrap(subtitle, 88) if subtitle else [])
 
 
 def listing(names: Sequence[str]) -> str:
     """``MTP, no MTP and MTP + LoRA``."""
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + f" and {names[-1]}"
+
+
+def with_configs(names: Sequence[str]) -> str:
+    """``with MTP and no MTP``; of a server that is not ours ``on this server as it is served``."""
+    own = [name.partition(" · ")[2] for name in names if name.startswith("as served")]
+    others = [name for name in names if not name.startswith("as served")]
+    served = [name for name in own if name]
+    parts = ["on this server as it is served" + (f" ({listing(served)})" if served else "")] if own else []
+    return " and ".join([*parts, *([f"with {listing(others)}"] if others else [])])
 
 
 def spans(names: Sequence[str], order: Sequence[str]) -> str:

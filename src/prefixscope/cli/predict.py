@@ -4,76 +4,119 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prefixscope.cli.exits import DONE
 from prefixscope.errors import ReplayError
 
 if TYPE_CHECKING:
     from prefixscope.cli.exits import Commands
-    from prefixscope.replay import Geometry
+    from prefixscope.replay import Geometry, Replayer
     from prefixscope.setting import Interval
+    from prefixscope.trace import Header
 
 TOKENS = "1600,6446"
-INTERVALS = "default,0,64,512,1024,2048,4096,dense"
+DEFAULT = "0.29.0"
+"""The release that the answer is about where nothing says which one runs."""
+PROGRESS_S = 4.0
 
 
 def _predict(options: argparse.Namespace) -> int:
     from prefixscope import replay
-    from prefixscope.prediction import Prediction
+    from prefixscope.prediction import Now, Prediction, render_prediction
 
-    intervals = _intervals(options.intervals)
-    given = replay.read_prompts(Path(options.prompts)) if options.prompts else replay.parse_tokens(options.tokens)
-    shares = replay.thinned(given)
-    geometry, drafter = _geometry(options)
+    asked = replay.read_prompts(Path(options.prompts)) if options.prompts else replay.parse_tokens(options.tokens)
+    shares = replay.thinned(asked)
+    wanted = _releases(options.vllm)
+    intervals = None if options.intervals is None else _intervals(options.intervals)
+    given, drafter, header = (None, None, None) if options.config else _geometry(options)
+    if options.config:
+        replay.geometries.read_config(options.config)  # a wrong file is refused before vLLM is imported
     if options.drafter is not None:
         drafter = options.drafter or None
-    found, missing = replay.choose_releases(_releases(options.vllm))
-    if missing:
-        _say(f"left out, not installed here: vLLM {', '.join(missing)}. Next: {replay.install_line(missing)}")
-    lengths = tuple(sorted({one.tokens for one in shares}))
-    grid = replay.Grid(geometry=geometry, lengths=lengths, intervals=intervals, drafters=(drafter,))
-    cells = []
-    for release in found:
-        with replay.open_release(release) as replayer:
-            cells += replay.ask(replayer, grid, told=_Told(release))
-    prediction = Prediction(grid=grid, cells=tuple(cells), shares=shares, missing=tuple(missing))
-    print(json.dumps(prediction.to_json(), indent=2) if options.json else prediction.text())
+    found, missing = replay.choose_releases(wanted)
+    if header is not None:
+        if wanted is None and header.version not in found:
+            found, missing = replay.choose_releases([*replay.RELEASES, header.version])
+        chosen = replay.default_intervals(given) if intervals is None and given is not None else intervals or ()
+        if header.interval not in chosen:
+            intervals = (*chosen, header.interval)  # the server's own
+    here = DEFAULT if DEFAULT in found and wanted is None else found[0]
+
+    def geometry_on(replayer: Replayer) -> Geometry:
+        if given is not None:
+            return given.on(replayer.release, drafter=drafter is not None)
+        speculation = None if drafter is None else replay.geometries.Drafter(method="mtp", tokens=drafter)
+        return replay.geometries.from_config(replayer, options.config, drafter=speculation)
+
+    _say(f"asking vLLM {', '.join(found)}" + (f"; not installed here: {', '.join(missing)}" if missing else ""))
+    with replay.open_release(here) as replayer:
+        geometry = geometry_on(replayer)
+    grid = replay.Grid(
+        geometry=geometry,
+        lengths=tuple(sorted({one.tokens for one in shares})),
+        # Defaults first: what they resolve to is not asked again.
+        intervals=None if intervals is None else tuple(sorted(intervals, key=lambda one: one is not None)),
+        drafters=(drafter,),
+        pool_blocks=options.pool_blocks,
+    )
+    answers = replay.survey(grid, found, heat=bool(options.out), geometry_on=geometry_on, told=_Told())
+    now = Now(release=here) if header is None else Now(release=header.version, interval=header.interval, known=True)
+    prediction = Prediction(grid=grid, survey=answers, asked=asked, shares=shares, now=now, missing=tuple(missing))
+    if options.out:
+        _say(f"wrote {render_prediction(prediction, Path(options.out))}")
+    if options.json:
+        print(json.dumps(prediction.to_json(), indent=2))
+    else:
+        print(prediction.text(min(shutil.get_terminal_size((100, 24)).columns, 120)))
     return DONE
 
 
 class _Told:
-    """Says on stderr how far a release is."""
+    """Says on stderr how far the releases are, every few seconds."""
 
-    def __init__(self, release: str) -> None:
-        self._release, self._at = release, time.monotonic()
+    def __init__(self) -> None:
+        self._at = time.monotonic()
 
     def __call__(self, done: int, total: int, left_s: float | None) -> None:
-        if time.monotonic() - self._at > 2:
+        if time.monotonic() - self._at > PROGRESS_S:
             self._at = time.monotonic()
-            left = "" if left_s is None else f", about {left_s:.0f} s left"
-            _say(f"vLLM {self._release}: {done:,} of {total:,} sends{left}")
+            left = "" if left_s is None else f", about {left_s:,.0f} s left"
+            _say(f"  {done:,} of {total:,} sends{left}")
 
 
-def _geometry(options: argparse.Namespace) -> tuple[Geometry, int | None]:
-    """The geometry that was asked for, and the draft tokens that its server uses."""
+def _geometry(options: argparse.Namespace) -> tuple[Geometry, int | None, Header | None]:
+    """The geometry that was asked for, the draft tokens that go with it, and the running server's header."""
     from prefixscope.replay import Geometry
     from prefixscope.trace import read_trace
 
     if options.trace:
-        header = read_trace(options.trace).headers[-1]
-        return Geometry.from_header(header), header.spec_tokens
+        headers = read_trace(options.trace).headers
+        if not headers:
+            raise ReplayError(f"{options.trace} has no header", remedy="give a trace with the engine's first line")
+        header = headers[-1]
+        return Geometry.from_header(header), header.spec_tokens, header
     path = _geometry_file(options.geometry)
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"it is no JSON ({error})"
         raise ReplayError(
-            f"the geometry {path} can't be read: {error}", remedy="give a JSON file with groups, or --trace FILE"
+            f"the geometry {path} can't be read: {reason}", remedy="give a JSON file with groups, or --trace FILE"
         ) from error
-    return Geometry.from_json(value), None
+    if isinstance(value, dict) and "architectures" in value:
+        raise ReplayError(f"{path} is no geometry", cause="it holds a model's config", remedy=f"--config {path}")
+    return Geometry.from_json(value), _draft_tokens(value), None
+
+
+def _draft_tokens(value: Any) -> int | None:
+    """What a geometry's file says of its drafter."""
+    tokens = value.get("drafter_tokens") if isinstance(value, dict) else None
+    return tokens if isinstance(tokens, int) and tokens > 0 else None
 
 
 def _geometry_file(name: str) -> Path:
@@ -102,7 +145,7 @@ def _intervals(text: str) -> tuple[Interval, ...]:
 
 
 def _releases(text: str | None) -> list[str] | None:
-    return None if text is None else [part.strip() for part in text.split(",")]
+    return None if text is None else [part.strip().removeprefix("v") for part in text.split(",")]
 
 
 def _drafter(text: str) -> int:
@@ -110,6 +153,12 @@ def _drafter(text: str) -> int:
         return 0
     if not text.isascii() or not text.isdigit() or not 0 < int(text) <= 64:
         raise argparse.ArgumentTypeError(f"{text!r} is neither off nor a number of draft tokens from 1 to 64")
+    return int(text)
+
+
+def _blocks(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1 << 31:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of blocks")
     return int(text)
 
 
@@ -127,6 +176,9 @@ def add(commands: Commands) -> None:
     )
     where = predict.add_mutually_exclusive_group(required=True)
     where.add_argument("--geometry", metavar="NAME|FILE", help="a model's KV cache groups: a shipped one, or a file")
+    where.add_argument(
+        "--config", metavar="DIR|FILE", help="a model's config.json: each release groups its layers itself"
+    )
     where.add_argument("--trace", metavar="FILE", help="a server's own groups and settings, from its trace")
     what = predict.add_mutually_exclusive_group()
     what.add_argument(
@@ -137,14 +189,17 @@ def add(commands: Commands) -> None:
     )
     what.add_argument("--prompts", metavar="FILE", help="prompt lengths from a file: a number or a JSON object a line")
     predict.add_argument(
-        "--intervals", default=INTERVALS, metavar="I,I…", help=f"retention intervals, tokens (default: {INTERVALS})"
+        "--intervals",
+        metavar="I,I…",
+        help="retention intervals in tokens, dense or default (default: those of the sweep, from 0 to dense)",
     )
     predict.add_argument("--vllm", metavar="V,V…", help="releases (default: those of 0.28.0 to 0.33.0 installed here)")
     predict.add_argument(
-        "--drafter",
-        type=_drafter,
-        metavar="K|off",
-        help="draft tokens of speculative decoding (default: as the geometry)",
+        "--drafter", type=_drafter, metavar="K|off", help="draft tokens of speculative decoding (default: as served)"
     )
+    predict.add_argument(
+        "--pool-blocks", type=_blocks, metavar="N", help="blocks of the pool (default: one that never evicts)"
+    )
+    predict.add_argument("-o", "--out", metavar="FILE", help="write a page with charts, the heat map among them")
     predict.add_argument("--json", action="store_true", help="every row as JSON on stdout")
     predict.set_defaults(call=_predict)

@@ -31,10 +31,21 @@ def hit_not_used(case: Case) -> Diagnosis | None:
     used, hit = case.lookup.admitted_tokens, case.lookup.hit_tokens
     if used is None or used >= hit:
         return None
+    if external := case.lookup.external_tokens:
+        total = used + external
+        return case.say(
+            "hit_not_used",
+            f"The lookup found {hit:,} tokens and the admission used {used:,} of them, because a KV connector supplied "
+            f"the {external:,} that follow: {total:,} tokens were not computed.",
+            "Nothing to do: the connector's copy reaches further than the local one."
+            if total >= hit
+            else "Look at the connector: what it supplies ends before the local hit.",
+            "Nothing to pay but the transfer." if total >= hit else NO_PRICE,
+        )
     return case.say(
         "hit_not_used",
         f"The lookup found {hit:,} tokens and the admission used {used:,}.",
-        "Look at what sits between the two: a KV connector, or a scheduler that recomputes.",
+        "Look at what sits between the two; no KV connector supplied anything.",
         NO_PRICE,
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from prefixscope.diagnosis.evidence import evidence, groups_text
-from prefixscope.trace import GroupView, Header, Lookup, Ranges, Stored, Trace, intersect, subtract
+from prefixscope.trace import GroupView, Header, Lookup, Ranges, Stored, Trace, intersect, subtract, union
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,14 @@ class Case:
         return self.lookup.common_tokens if exact is None else exact
 
     def once_held(self, view: GroupView) -> Ranges:
-        """Missing blocks of a group that the closest earlier request had found cached or had stored."""
-        return intersect(view.missing, self._left(view))
+        """Missing blocks of a group that were cached once: the engine evicted them, or the closest earlier request had
+        found or stored them."""
+        return intersect(view.missing, union(view.evicted, self._left(view)))
 
     def gone(self, view: GroupView) -> Ranges:
-        """Blocks of the common prefix that the closest earlier request had cached or stored, and are not now."""
-        return subtract(self._left(view), view.cached) if view.known and view.scanned is None else ()
+        """Blocks of the prompt that were cached once, as in ``once_held``, and are not now."""
+        left = subtract(self._left(view), view.cached) if view.known and view.scanned is None else ()
+        return union(view.evicted, left)
 
     def never_made(self, view: GroupView) -> bool:
         """Whether a Mamba group misses states that the closest earlier request never made: no chunk ended there."""
@@ -91,13 +93,33 @@ class Case:
         common = self.lookup.common_tokens // view.group.block_size
         return intersect([(0, common)], held)
 
+    @property
+    def ending(self) -> str:
+        """``The 5 sliding-window groups (16-token blocks) end``: a sentence's beginning."""
+        return f"The {self.groups(self.lookup.limiting)} {self.verb('end')}"
+
+    def verb(self, verb: str) -> str:
+        """The verb as the limiting groups' number asks for it: groups end, a group ends."""
+        return verb if len(self.lookup.limiting) > 1 else f"{verb}s"
+
     def groups(self, gids: Iterable[int]) -> str:
         """These groups, the way a sentence names them."""
         return groups_text(self.lookup, gids)
 
     def say(self, cause: str, sentence: str, remedy: str, price: str, *more: str) -> Diagnosis:
         """The cause in words, with what was recorded of the lookup."""
-        return Diagnosis(cause, sentence, (*evidence(self.lookup), *self._preempted(), *more), remedy, price)
+        return Diagnosis(
+            cause, sentence, (*evidence(self.lookup), *self._external(), *self._preempted(), *more), remedy, price
+        )
+
+    def _external(self) -> tuple[str, ...]:
+        external, used = self.lookup.external_tokens, self.lookup.admitted_tokens
+        if not external or used is None:
+            return ()
+        return (
+            f"A KV connector supplied {external:,} tokens after the {used:,} that the admission took from this "
+            f"engine's own cache: usage counts {used + external:,} as cached.",
+        )
 
     def _preempted(self) -> tuple[str, ...]:
         # What usage reports is the first admission; this is where the time of a preempted request went.

@@ -49,8 +49,8 @@ def _third_send(case: Case) -> Diagnosis | None:
     return case.say(
         "third_send",
         f"This send hits {lookup.hit_tokens:,} tokens only because the one before it missed: request "
-        f"{before.request_id} hit {before.hit_tokens:,}, vLLM noticed an uncached common prefix of "
-        f"{before.junction_tokens:,} tokens, and that request stored the blocks that end there.",
+        f"{before.request_id} hit {before.hit_tokens:,}, vLLM noticed an uncached common prefix (a junction) "
+        f"of {before.junction_tokens:,} tokens, and that request stored the blocks that end there.",
         first.remedy,
         first.price,
         f"Two sends are not enough to judge this server; the send before: {first.sentence}",
@@ -72,7 +72,9 @@ def _cant_tell(case: Case) -> Diagnosis:
             "restart with --prefix-cache-retention-interval set densely and send it twice: if it still misses, it is "
             "eviction"
         )
-    missing = "; ".join(f"{case.groups([view.group.gid])} lack {ranges_text(view.missing)}" for view in case.short[:1])
+    missing = "; ".join(
+        f"the {case.groups([view.group.gid])} lacks blocks {ranges_text(view.missing)}" for view in case.short[:1]
+    )
     return case.say(
         "cant_tell",
         f"The hit of {lookup.hit_tokens:,} is short of {tokens_text(lookup.reachable_tokens)}"

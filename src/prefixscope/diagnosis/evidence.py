@@ -14,14 +14,15 @@ def evidence(lookup: Lookup) -> tuple[str, ...]:
         f"vLLM {header.version}, process {header.pid}: {lookup.tokens:,} tokens, hit {lookup.hit_tokens:,}; "
         f"a cache that holds everything would give {tokens_text(lookup.reachable_tokens)}.",
     ]
+    alike: dict[tuple[object, ...], list[GroupView]] = {}
     for view in lookup.groups:
-        if not view.known or (view.needed is None and not view.cached):
-            continue
-        same = [one.group.gid for one in lookup.groups if _like(one, view)]
-        if view.group.gid != same[0]:
-            continue
+        if view.known and (view.needed is not None or view.cached):
+            alike.setdefault(_looks(view), []).append(view)
+    for views in alike.values():
+        view, same = views[0], [one.group.gid for one in views]
         needed = "not asked" if view.needed is None else f"needed {ranges_text([view.needed])}"
         end = f", missing {ranges_text(view.missing)}" if view.missing else ""
+        end += f", evicted since {ranges_text(view.evicted)}" if view.evicted else ""
         lines.append(f"{groups_text(lookup, same)}: cached {ranges_text(view.cached)}, {needed}{end}.")
     if lookup.closest_id:
         lines.append(
@@ -30,14 +31,8 @@ def evidence(lookup: Lookup) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _like(one: GroupView, other: GroupView) -> bool:
-    return (one.group.kind, one.group.block_size, one.cached, one.needed, one.limiting) == (
-        other.group.kind,
-        other.group.block_size,
-        other.cached,
-        other.needed,
-        other.limiting,
-    )
+def _looks(view: GroupView) -> tuple[object, ...]:
+    return view.group.kind, view.group.block_size, view.cached, view.needed, view.evicted, view.limiting
 
 
 def groups_text(lookup: Lookup, gids: Iterable[int]) -> str:
@@ -50,10 +45,19 @@ def groups_text(lookup: Lookup, gids: Iterable[int]) -> str:
         word = {"sliding": "sliding-window", "full": "full-attention", "mamba": "Mamba", "chunked": "chunked"}.get(
             kind, kind
         )
-        parts.append(f"{number} {word} group{'s' if number != 1 else ''} ({size}-token blocks)")
+        parts.append(
+            f"{number} {word} groups ({size}-token blocks)" if number > 1 else f"{word} group ({size}-token blocks)"
+        )
     return " and ".join(parts)
 
 
 def tokens_text(value: int | None) -> str:
     """``6,336``; in words where it is not known."""
     return "an unknown length" if value is None else f"{value:,}"
+
+
+def seconds_text(seconds: float) -> str:
+    """``21 ms``, ``4.2 s``, ``12 min``: as exact as a reader wants it."""
+    if seconds < 1:
+        return f"{max(seconds, 0) * 1000:,.0f} ms"
+    return f"{seconds:,.1f} s" if seconds < 600 else f"{seconds / 60:,.0f} min"

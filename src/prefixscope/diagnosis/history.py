@@ -6,14 +6,15 @@ Each rule gives a diagnosis, or None where it is not this cause.
 from __future__ import annotations
 
 from prefixscope.diagnosis.case import Case, Diagnosis
+from prefixscope.diagnosis.evidence import seconds_text
 from prefixscope.diagnosis.price import NO_PRICE
-from prefixscope.trace import Lookup, ranges_text
+from prefixscope.trace import Lookup, ranges_text, subtract
 
 
 def never_seen(case: Case) -> Diagnosis | None:
     """Nothing earlier in this engine starts like this prompt."""
     lookup = case.lookup
-    if lookup.closest_id is not None or lookup.hit_tokens:
+    if lookup.closest_id is not None or lookup.hit_tokens or lookup.seen_tokens:
         return None
     if case.repeat_of is not None:
         return _not_the_same(case, case.repeat_of)
@@ -28,12 +29,11 @@ def never_seen(case: Case) -> Diagnosis | None:
             NO_PRICE,
         )
     # A first send and a repeat that went wrong look alike unless the caller says which one it should be.
-    alike = [one for one in case.trace.of_length(lookup.prompt_tokens) if one.t < lookup.t and _peer(case, one)]
+    alike = next((one for one in case.trace.of_length_before(lookup.prompt_tokens, lookup.t) if _peer(case, one)), None)
     doubt = ""
-    if alike:
+    if alike is not None:
         doubt = (
-            f" If it was meant to repeat {alike[-1].request_id}, which had as many tokens, then "
-            f"{_difference(case, alike[-1])}"
+            f" If it was meant to repeat {alike.request_id}, which had as many tokens, then {_difference(case, alike)}"
         )
     return case.say(
         "cold",
@@ -96,16 +96,12 @@ def cache_reset(case: Case) -> Diagnosis | None:
     before = case.closest
     if before is None or not case.short:
         return None
-    resets = [
-        one
-        for one in case.trace.incidents
-        if one.kind == "reset" and one.engine == case.header.engine and before.t < one.t < case.lookup.t
-    ]
-    if not resets:
+    reset = case.trace.last_reset(case.header.engine, case.lookup.t)
+    if reset is None or reset <= before.t:
         return None
     return case.say(
         "cache_reset",
-        f"The prefix cache was reset {case.lookup.t - resets[-1].t:.1f} s before this lookup, after request "
+        f"The prefix cache was reset {seconds_text(case.lookup.t - reset)} before this lookup, after request "
         f"{before.request_id} had filled it.",
         "Find what calls /reset_prefix_cache (weight updates, benchmarks).",
         "Nothing to pay.",
@@ -114,27 +110,43 @@ def cache_reset(case: Case) -> Diagnosis | None:
 
 def evicted(case: Case) -> Diagnosis | None:
     before = case.closest
-    gone = [(view, case.once_held(view)) for view in case.short]
-    gone = [(view, held) for view, held in gone if held]
+    gone = [(view, held) for view in case.short if (held := case.once_held(view))]
+    # A full-attention group that lost blocks lowers the candidate for all the others.
+    gone = gone or [(v, held) for v in case.lookup.groups if v.group.kind == "full" and (held := case.gone(v))]
     if not gone:
-        # A full-attention group that lost blocks lowers the candidate for all the others.
-        gone = [(view, case.gone(view)) for view in case.lookup.groups if view.group.kind == "full"]
-        gone = [(view, held) for view, held in gone if held]
-    if before is None or not gone:
         return None
-    held = gone[0][1]
-    evicted = sum(
-        one.blocks
-        for one in case.trace.evictions
-        if one.engine == case.header.engine and before.t <= one.t <= case.lookup.t + 0.001
+    view, held = gone[0]
+    names = case.groups([one.group.gid for one, _ in gone])
+    ago = case.lookup.evicted_s
+    when = "are gone" if ago is None else f"were evicted {_ago(ago)} before this lookup"
+    if before is None:
+        sentence = f"Blocks {ranges_text(held)} of this prompt in the {names} were cached once and {when}."
+    else:
+        sentence = (
+            f"Blocks {ranges_text(held)} of the {names} were cached when request {before.request_id} ended, "
+            f"{seconds_text(case.lookup.t - before.t)} earlier, and {when}{': evicted' if ago is None else ''}."
+        )
+    never = subtract(view.missing, held)
+    remedy = (
+        "Give the engine more KV cache (--gpu-memory-utilization, --kv-cache-dtype fp8), or keep fewer checkpoints."
     )
+    if never and view.group.kind != "full" and before is not None:
+        sentence += (
+            f" Blocks {ranges_text(never)}, needed too, were not stored by that request: eviction is one cause of two."
+        )
+        remedy += " Repeat it on an idle server to see what is left of the miss without evictions."
+    return case.say("evicted", sentence, remedy, NO_PRICE, _pressure(case))
+
+
+def _pressure(case: Case) -> str:
+    """How much was evicted since the closest request, and how full the pool was."""
+    since = 0.0 if case.closest is None else case.closest.t
+    evicted = case.trace.evicted_blocks(case.header.engine, since, case.lookup.t + 0.001)
     free, pool = case.lookup.free_blocks, case.header.pool_blocks
     fullness = "" if free is None else f" {pool - free:,} of {pool:,} blocks were in use at the lookup."
-    return case.say(
-        "evicted",
-        f"Blocks {ranges_text(held)} of {case.groups([one.group.gid for one, _ in gone])} were cached when request "
-        f"{before.request_id} ended and are gone {case.lookup.t - before.t:.1f} s later: evicted.",
-        "Give the engine more KV cache (--gpu-memory-utilization, --kv-cache-dtype fp8), or keep fewer checkpoints.",
-        NO_PRICE,
-        f"{evicted:,} blocks were evicted in between.{fullness}",
-    )
+    return f"{evicted:,} blocks were evicted {'in between' if case.closest else 'before it'}.{fullness}"
+
+
+def _ago(seconds: tuple[float, float]) -> str:
+    newest, oldest = map(seconds_text, seconds)
+    return newest if newest == oldest else f"{newest} to {oldest}"

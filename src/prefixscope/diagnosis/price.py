@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from prefixscope.diagnosis.case import Case
-from prefixscope.trace import Header, Kept, Lookup, Trace
+from prefixscope.trace import Header, Kept
 
 Alternative = tuple[Header, tuple[Kept, ...]]
 NO_PRICE = "The price was not measured."
@@ -13,7 +13,7 @@ NO_PRICE = "The price was not measured."
 
 def price(case: Case) -> str:
     """Blocks and bytes that one cold prompt of this length keeps, under each setting that was traced."""
-    mine = _cold_kept(case.trace, case.lookup, case.header)
+    mine = case.trace.cold_kept(case.header, case.lookup.prompt_tokens)
     rows = [(header, kept) for header, kept in _alternatives(case) if header.interval != case.header.interval]
     if mine is None:
         return NO_PRICE
@@ -24,7 +24,7 @@ def price(case: Case) -> str:
     parts = []
     for same in _equal_amounts(rows):
         blocks = sum(one.blocks for one in same[0][1])
-        factor = f", {blocks / base:.1f} times" if base else ""
+        factor = f": {blocks / base:.1f} times as many" if base else ""
         parts.append(f"{_amount(same[0][1])} at {_labels([header for header, _ in same])}{factor}")
     return f"{text}; {'; '.join(parts)}. Extra blocks are evictable, and crowd out others when the cache is full."
 
@@ -67,16 +67,7 @@ def _alternatives(case: Case) -> list[Alternative]:
         for header in trace.headers:
             if header.groups != case.header.groups or header.drop_groups != case.header.drop_groups:
                 continue
-            kept = _cold_kept(trace, case.lookup, header)
+            kept = trace.cold_kept(header, case.lookup.prompt_tokens)
             if kept is not None:
                 found.setdefault((header.interval, header.version), (header, kept))
     return sorted(found.values(), key=lambda row: (str(row[0].version), sum(one.blocks for one in row[1])))
-
-
-def _cold_kept(trace: Trace, lookup: Lookup, header: Header) -> tuple[Kept, ...] | None:
-    for one in trace.of_length(lookup.prompt_tokens):
-        if one.header.engine == header.engine and not one.hit_tokens and not one.common_tokens:
-            kept = trace.kept(one.engine_request_id)
-            if kept:
-                return kept
-    return None

@@ -64,7 +64,7 @@ def windows_dont_meet(case: Case) -> Diagnosis | None:
     last = view.needed[1] if case.repeats else view.needed[1] - 1
     beside = [one for one in stored.kept if view.needed[0] < one[0] <= last and view.needed[1] <= one[1]]
     aims = sorted({one // case.unit * case.unit for one in stored.boundaries})
-    aim = f" (it aims at {aims[-1]:,})" if aims else ""
+    aim = f" the replay boundary {aims[-1]:,}, where it expects the next identical prompt to resume" if aims else ""
     candidate = case.lookup.candidate_tokens
     if view.group.kind == "mamba" and (not case.repeats or (case.never_made(view) and candidate not in aims)):
         return None
@@ -73,19 +73,26 @@ def windows_dont_meet(case: Case) -> Diagnosis | None:
     outcome = (
         "so the hit is 0" if not case.lookup.hit_tokens else f"so the hit falls back to {case.lookup.hit_tokens:,}"
     )
-    there = f"blocks {ranges_text(beside)} are stored" if beside else "none beside them is stored"
+    there = (
+        f"{_blocks(beside)} {'is' if count(beside) == 1 else 'are'} stored" if beside else "no block beside is stored"
+    )
     if not case.repeats:
         lands = f"this prompt leaves {case.lookup.closest_id} at token {case.common_tokens:,}, shortly before that"
     elif candidate in aims:
         # The scheduler ends its chunks elsewhere, at states that the rule then drops.
         lands = "prefill ended no chunk there to make a state"
+    elif aims and candidate is not None and (aims[-1] - candidate) % case.unit == 0 and aims[-1] > candidate:
+        lands = (
+            f"the lookup lands {_units((aims[-1] - candidate) // case.unit, case.unit)} earlier, at {candidate:,}, "
+            "because speculative decoding gives up the last block"
+        )
     else:
-        lands = "the lookup lands one drop earlier"
+        lands = "the lookup lands earlier, because speculative decoding gives up the last block"
     return case.say(
         "windows_dont_meet",
-        f"The {case.groups(case.lookup.limiting)} end the hit: a hit at {tokens_text(candidate)} needs "
-        f"{_blocks([view.needed])}, {there}, {_never(view)} kept, {outcome}. "
-        f"In vLLM {case.header.version} the store side keeps the blocks around the prompt's end{aim}, and {lands}.",
+        f"{case.ending} the hit: a hit at {tokens_text(candidate)} needs "
+        f"{_blocks([view.needed])}, {there}, {_never(view)} kept, {outcome}. In vLLM {case.header.version} the store "
+        f"side keeps the blocks before{aim or ' the end of the prompt'}; {lands}.",
         _make_them_meet(case),
         price(case),
     )
@@ -117,7 +124,7 @@ def chunk_ends(case: Case) -> Diagnosis | None:
     view = made[0]
     return case.say(
         "chunk_ends",
-        f"The {case.groups(case.lookup.limiting)} end the hit at {case.lookup.hit_tokens:,}: a hit at "
+        f"{case.ending} the hit at {case.lookup.hit_tokens:,}: a hit at "
         f"{tokens_text(case.lookup.candidate_tokens)} needs the state after that token, and when "
         f"{case.closest.request_id} was computed no prefill chunk ended there. {_states(view)}",
         _chunk_remedy(case),
@@ -155,7 +162,7 @@ def interval_too_long(case: Case) -> Diagnosis | None:
         return None
     return case.say(
         "interval_too_long",
-        f"The {case.groups(case.lookup.limiting)} end the hit at {case.lookup.hit_tokens:,}: a hit at "
+        f"{case.ending} the hit at {case.lookup.hit_tokens:,}: a hit at "
         f"{tokens_text(case.lookup.candidate_tokens)} needs {_needed(view)}, "
         f"and with one checkpoint every {interval:,} tokens {_never(view)} kept.",
         f"Set --prefix-cache-retention-interval to a smaller multiple of {case.header.scheduler_block} "
@@ -179,8 +186,8 @@ def shared_part(case: Case) -> Diagnosis | None:
         return case.say(
             "shared_part",
             f"Request {lookup.closest_id} shares the first {case.common_tokens:,} tokens, and the "
-            f"{case.groups(lookup.limiting)} keep no checkpoint there: a hit at {tokens_text(lookup.candidate_tokens)} "
-            f"needs {_needed(view)}, {_never(view)} "
+            f"{case.groups(lookup.limiting)} {case.verb('keep')} no checkpoint there: a hit at "
+            f"{tokens_text(lookup.candidate_tokens)} needs {_needed(view)}, {_never(view)} "
             f"{'made, because no prefill chunk ended there' if never_made else 'kept'}.",
             _chunk_remedy(case)
             if never_made
@@ -203,6 +210,10 @@ def _needed(view: GroupView) -> str:
 
 def _blocks(ranges: Ranges | list[Range]) -> str:
     return f"block{'' if count(ranges) == 1 else 's'} {ranges_text(ranges)}"
+
+
+def _units(number: int, unit: int) -> str:
+    return f"one scheduler block ({unit:,} tokens)" if number == 1 else f"{number} scheduler blocks of {unit:,} tokens"
 
 
 def _never(view: GroupView) -> str:

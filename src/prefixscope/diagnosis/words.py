@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 WORDS = {
-    "full_hit": "all that can hit, hits",
+    "full_hit": "as long a hit as there can be",
     "spec_drop": "the block that speculative decoding gives up",
     "cannot_hit": "too short to hit",
     "cold": "first send",
@@ -22,7 +22,33 @@ WORDS = {
     "cant_tell": "the trace doesn't tell",
 }
 
+MEANINGS = {
+    "full_hit": "Only the last tokens are computed, as for every prompt.",
+    "spec_drop": "All of it is cached; the drafter costs the last block, and the rest is rounded down.",
+    "cannot_hit": "The prompt is shorter than the shortest that can hit.",
+    "cold": "Nothing before it starts like this prompt.",
+    "windows_dont_meet": "The engine kept the blocks beside those that the lookup needs.",
+    "third_send": "An earlier send missed and left behind the blocks that this one hit.",
+    "chunk_ends": "A recurrent state exists only where a step of the prefill ended, and none ended there.",
+    "interval_too_long": "The retention interval keeps checkpoints, but none near enough to where this prompt resumes.",
+    "shared_part": "Only a part of the prompt was seen before, and nothing was kept where that part ends.",
+    "prompts_differ": "Only a part of the prompt was seen before, and that part hits.",
+    "evicted": "The blocks were cached, and newer ones have pushed them out.",
+    "cache_reset": "Something emptied the cache in between.",
+    "other_engine": "The prompt is cached in another process of the server.",
+    "retried": "The request waited in the queue, or was preempted, and blocks left the cache meanwhile.",
+    "hit_not_used": "The lookup found more than the engine then used.",
+    "caching_off": "The engine, or this request, uses no prefix cache.",
+    "cant_tell": "What was recorded fits more than one cause; the sentence names the measurement that decides.",
+}
+"""What each cause means, without numbers; a diagnosis's sentence has those."""
+
 
 def cause_words(cause: str) -> str:
     """``windows_dont_meet`` → ``stored and needed windows don't meet``; a code that has no words stays as it is."""
     return WORDS.get(cause, cause.replace("_", " "))
+
+
+def cause_meaning(cause: str) -> str:
+    """What a cause means in one sentence; empty for a code that has none."""
+    return MEANINGS.get(cause, "")

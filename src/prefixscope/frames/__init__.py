@@ -8,25 +8,30 @@ from __future__ import annotations
 
 from prefixscope.frames.cache import blocks, group_label, groups, kept, lookups
 from prefixscope.frames.clock import servers, timeline
+from prefixscope.frames.evictions import evictions_over_time
 from prefixscope.frames.export import frames_to_csv
 from prefixscope.frames.outputs import answers, comparisons, equality
-from prefixscope.frames.predicted import predicted, predicted_cases
+from prefixscope.frames.predicted import predicted, predicted_cases, predicted_versions
 from prefixscope.frames.requests import repeats, send_label, sends, worst
 from prefixscope.frames.rows import doubts, load_run, read_rows, trace_headers
-from prefixscope.frames.summaries import agreement, hits, latency, sweep
-from prefixscope.frames.traced import lookups_over_time, stores
+from prefixscope.frames.summaries import agreement, crosscheck, hits, interval_totals, latency, predicted_sweep, sweep
+from prefixscope.frames.traced import causes, lookups_over_time, stores
 
 __all__ = [
     "agreement",
     "answers",
     "blocks",
+    "causes",
     "comparisons",
+    "crosscheck",
     "doubts",
     "equality",
+    "evictions_over_time",
     "frames_to_csv",
     "group_label",
     "groups",
     "hits",
+    "interval_totals",
     "kept",
     "latency",
     "load_run",
@@ -34,6 +39,8 @@ __all__ = [
     "lookups_over_time",
     "predicted",
     "predicted_cases",
+    "predicted_sweep",
+    "predicted_versions",
     "read_rows",
     "repeats",
     "send_label",

@@ -12,7 +12,7 @@ from prefixscope.diagnosis import cause_words
 from prefixscope.frames.columns import BOOL, FLOAT, INT, TEXT, make_frame
 from prefixscope.frames.rows import Rows, dict_in, of_kind, setting_columns
 from prefixscope.setting import interval_label
-from prefixscope.trace import ranges_text
+from prefixscope.trace import ranges_text, subtract
 
 KEPT_COLUMNS = {
     "stage": TEXT, "series": TEXT, "setting": TEXT, "setting_id": TEXT, "drafter": BOOL, "lora": BOOL,
@@ -22,8 +22,8 @@ KEPT_COLUMNS = {
 
 BLOCK_COLUMNS = {
     "request_id": TEXT, "send_label": TEXT, "prompt_tokens": INT, "hit_tokens": INT, "candidate_tokens": INT,
-    "gid": INT, "group": TEXT, "kind": TEXT, "block_size": INT, "limiting": BOOL, "state": TEXT, "start": INT,
-    "stop": INT, "start_token": INT, "stop_token": INT,
+    "shared_tokens": INT, "gid": INT, "group": TEXT, "kind": TEXT, "block_size": INT, "limiting": BOOL, "state": TEXT,
+    "start": INT, "stop": INT, "start_token": INT, "stop_token": INT,
 }  # fmt: skip
 
 
@@ -96,9 +96,11 @@ def groups(headers: Iterable[Any]) -> pd.DataFrame:
 
 
 def blocks(lookups: Iterable[Any], *, labels: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """One row per lookup × KV cache group × block range × state (stored, needed, missing).
+    """One row per lookup × KV cache group × block range × state (stored, needed, missing, evicted).
 
-    A group that held nothing has one row of state ``nothing``, one that was not scanned ``unknown``, without a range.
+    Evicted blocks were cached for this very prompt once; missing ones are needed, not stored, and not known to have
+    been evicted. A group that held nothing has one row of state ``nothing``, one that was not scanned ``unknown``,
+    without a range.
 
     Parameters
     ----------
@@ -106,7 +108,8 @@ def blocks(lookups: Iterable[Any], *, labels: Mapping[str, str] | None = None) -
     labels : request id → what to call that lookup.
 
     ``start``/``stop`` are half-open in the group's own blocks; ``start_token``/``stop_token`` put groups of different
-    block sizes on one axis. ``limiting`` marks the group that ended the hit.
+    block sizes on one axis. ``shared_tokens`` is what an earlier request had in common. ``limiting`` marks the group
+    that ended the hit.
     """
     out: Rows = []
     for lookup in lookups:
@@ -118,6 +121,7 @@ def blocks(lookups: Iterable[Any], *, labels: Mapping[str, str] | None = None) -
                 "prompt_tokens": lookup.prompt_tokens,
                 "hit_tokens": lookup.hit_tokens,
                 "candidate_tokens": lookup.candidate_tokens,
+                "shared_tokens": lookup.common_tokens,
                 "gid": group.gid,
                 "kind": group.kind,
                 "group": group_label(group.kind, group.block_size, group.window, bool(group.drafter)),
@@ -128,7 +132,8 @@ def blocks(lookups: Iterable[Any], *, labels: Mapping[str, str] | None = None) -
             states = [
                 ("stored", view.cached if known else ()),
                 ("needed", _ranges(view.needed)),
-                ("missing", _ranges(view.missing)),
+                ("missing", subtract(_ranges(view.missing), view.evicted)),
+                ("evicted", view.evicted),
             ]
             for state, ranges in states:
                 for start, stop in ranges:
@@ -156,7 +161,8 @@ def lookups(found: Iterable[tuple[str, Any, str]]) -> pd.DataFrame:
                 "ends_the_hit": bool(view.limiting),
                 "stored_blocks": ranges_text(view.cached),
                 "needed_blocks": ranges_text([view.needed]) if view.needed else "not asked",
-                "missing_blocks": ranges_text(view.missing),
+                "missing_blocks": ranges_text(view.missing)
+                + (f"; evicted since: {ranges_text(view.evicted)}" if view.evicted else ""),
             }
             if tuple(row.items()) not in seen:
                 seen.add(tuple(row.items()))

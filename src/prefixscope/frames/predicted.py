@@ -9,7 +9,7 @@ import pandas as pd
 
 from prefixscope.frames.columns import BOOL, FLOAT, INT, TEXT, make_frame
 from prefixscope.frames.rows import Rows
-from prefixscope.replay import Cell
+from prefixscope.replay import Cell, Probe
 from prefixscope.setting import interval_label
 
 _COLUMNS = {
@@ -94,3 +94,37 @@ def predicted_cases(frame: pd.DataFrame, weights: pd.DataFrame | None = None) ->
         made = made.merge(weights, on=["pattern", "tokens"], how="left")
         made["weight"] = made["weight"].fillna(0.0).astype(float)
     return made.sort_values(["interval_order", "tokens"], kind="stable").reset_index(drop=True)
+
+
+def predicted_versions(probes: Iterable[Probe]) -> pd.DataFrame:
+    """One row per release × probe: what tells releases apart.
+
+    | column | dtype | unit, and the meaning of null |
+    |---|---|---|
+    | release, probe | string | the probes are those of ``replay.matrix`` |
+    | interval | string | what the release resolved |
+    | tokens | Int64 | prompt tokens |
+    | hit_2, hit_3, short_2 | Int64 | tokens, of sends 2 and 3 |
+    | blocks | Int64 | kept after the first send, all groups |
+    | drop_groups, groups | Int64 | groups that give up a block at lookup, and all |
+    | lookahead_tokens | Int64 | tokens past its end that enter a block's hash |
+    """
+    rows = [
+        {
+            "release": one.release,
+            "probe": one.probe,
+            "interval": interval_label(one.interval),
+            "tokens": one.tokens,
+            "hit_2": one.hit_2,
+            "hit_3": one.hit_3,
+            "short_2": one.tokens - one.hit_2,
+            "blocks": one.kept_blocks,
+            "drop_groups": one.drop_groups,
+            "groups": one.groups,
+            "lookahead_tokens": one.lookahead_tokens,
+        }
+        for one in probes
+    ]
+    columns = {"release": TEXT, "probe": TEXT, "interval": TEXT}
+    names = ("tokens", "hit_2", "hit_3", "short_2", "blocks", "drop_groups", "groups", "lookahead_tokens")
+    return make_frame(rows, columns | dict.fromkeys(names, INT))

@@ -19,6 +19,7 @@ SEND_COLUMNS = {
     "request_id": TEXT, "status": TEXT, "error": TEXT, "prompt_tokens": INT, "cached_tokens": INT,
     "shared_tokens": INT, "short_tokens": INT, "completion_tokens": INT, "first_token_ms": FLOAT,
     "overlapped": BOOL, "metrics_queries": INT, "metrics_hits": INT, "metrics_agree": BOOL, "verdict": TEXT,
+    "predicted_tokens": INT, "predicted_by": TEXT, "predicted_agrees": BOOL,
 }  # fmt: skip
 
 _WORST = ("none", "short", "not reported", "inconclusive", "cannot hit", "reuses")
@@ -42,17 +43,22 @@ def sends(run_dir: Path) -> pd.DataFrame:
     first_token_ms     float64   time to first token in ms; NaN where not measured
     overlapped         boolean   another server was starting meanwhile, so the time is not comparable
     metrics_agree      boolean   ``/metrics`` counted the same hit; null where it was not read
+    predicted_tokens   Int64     the hit by that release's own scheduler; null where it was not asked
+    predicted_agrees   boolean   predicted and measured hit are the same; null where either is missing
     verdict            string    reuses · short · none · cannot hit · not reported · inconclusive; null for a
                                  first send that hit nothing, which asks no question
     =================  ========  ========================================================================
     """
     block = scheduler_block(run_dir)
+    predicted = {str(row.get("request_id")): row for row in of_kind(run_dir, "predicted")}
     out: Rows = []
     for row in of_kind(run_dir, "send"):
         prompt, metrics = dict_in(row, "prompt"), dict_in(row, "metrics")
         send, index = str(row.get("send")), whole(row.get("index"))
         total, cached = whole(row.get("prompt_tokens")), whole(row.get("cached_tokens"))
         queries, hits = whole(metrics.get("queries")), whole(metrics.get("hits"))
+        replayed = predicted.get(str(row.get("request_id")), {})
+        expected = whole(replayed.get("predicted_tokens"))
         found = {
             **row,
             **setting_columns(row),
@@ -63,6 +69,9 @@ def sends(run_dir: Path) -> pd.DataFrame:
             "short_tokens": total - cached if total is not None and cached is not None else None,
             "metrics_queries": queries,
             "metrics_hits": hits,
+            "predicted_tokens": expected,
+            "predicted_by": replayed.get("release"),
+            "predicted_agrees": None if expected is None or cached is None else expected == cached,
             "metrics_agree": None if hits is None or cached is None else hits == cached,
         }
         found["verdict"] = _send_verdict(found, block)

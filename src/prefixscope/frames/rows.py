@@ -38,7 +38,7 @@ def doubts(run_dir: Path) -> list[str]:
     for name, state in run.get("stages", {}).items():
         done = isinstance(state, Mapping) and state.get("status") == "done"
         # The trace stage may live on the rows of the baseline; the report makes none.
-        if done and name not in ("trace", "report") and name not in measured:
+        if done and name not in ("trace", "report", "crosscheck") and name not in measured:
             found.append(f"stage {name} is done, but its rows in raw/{name}.jsonl are gone")
     return found
 
@@ -84,10 +84,10 @@ def of_kind(run_dir: Path, kind: str) -> Rows:
     return [row for row in read_rows(run_dir)[0] if row.get("kind") == kind]
 
 
-def trace_headers(run_dir: Path) -> Rows:
+def trace_headers(run_dir: Path, folder: str = "trace") -> Rows:
     """The header event of every traced engine: its groups, blocks, interval. Nothing else of the trace is read."""
     found: Rows = []
-    for path in sorted((run_dir / "trace").glob("*.jsonl")):
+    for path in sorted((run_dir / folder).glob("*.jsonl")):
         with path.open(encoding="utf-8", errors="replace") as lines:
             try:
                 event = json.loads(next(lines, ""))

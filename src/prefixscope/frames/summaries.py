@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pandas as pd
 
-from prefixscope.frames.columns import FLOAT, INT, TEXT, make_frame, median, whole
+from prefixscope.frames.columns import BOOL, FLOAT, INT, TEXT, make_frame, median, whole
 from prefixscope.frames.requests import SEND_COLUMNS, current, worst
-from prefixscope.frames.rows import Rows
+from prefixscope.frames.rows import Rows, of_kind
+
+SWEEP_COLUMNS = {
+    "config": TEXT, "interval": TEXT, "interval_order": FLOAT, "tokens": INT, "hit_2": INT, "hit_3": INT,
+    "short_2": INT, "first_2_ms": FLOAT, "predicted_2": INT, "predicted_3": INT, "measured": BOOL, "failed": INT,
+    "blocks": INT, "bytes": INT,
+}  # fmt: skip
 
 _SEND_RANK = {"cold": 0, "repeat": 1, "control": 2, "new_ending": 3, "follow_up": 4}
 
@@ -17,7 +24,9 @@ def hits(frame: pd.DataFrame) -> pd.DataFrame:
     """One row per configuration × prompt length × send: hit length as median, range and count.
 
     ``rows`` counts all sends, ``count`` those with a reported hit length; ``cached_tokens``, ``cached_min`` and
-    ``cached_max`` are null where none was. ``verdict`` is the worst of the sends behind the row.
+    ``cached_max`` are null where none was. ``predicted_tokens`` is the hit by the release's own scheduler and
+    ``predicted_wrong`` the sends in which it is not the measured one; null where it was not asked. ``verdict`` is the
+    worst of the sends behind the row.
     """
     keys = [
         "config",
@@ -39,6 +48,7 @@ def hits(frame: pd.DataFrame) -> pd.DataFrame:
         cached = part["cached_tokens"].dropna()
         total = part["prompt_tokens"].dropna()
         short = part["short_tokens"].dropna()
+        expected = part["predicted_agrees"].dropna()
         out.append(
             {
                 **dict(zip(keys, values, strict=True)),
@@ -50,6 +60,8 @@ def hits(frame: pd.DataFrame) -> pd.DataFrame:
                 "cached_min": whole(cached.min()) if len(cached) else None,
                 "cached_max": whole(cached.max()) if len(cached) else None,
                 "short_tokens": median(short),
+                "predicted_tokens": median(part["predicted_tokens"].dropna()),
+                "predicted_wrong": int((~expected).sum()) if len(expected) else None,
                 "verdict": worst(part["verdict"]),
             }
         )
@@ -57,6 +69,7 @@ def hits(frame: pd.DataFrame) -> pd.DataFrame:
     columns |= dict.fromkeys(
         ("rows", "failed", "count", "prompt_tokens", "cached_tokens", "cached_min", "cached_max", "short_tokens"), INT
     )
+    columns |= {"predicted_tokens": INT, "predicted_wrong": INT}
     result = make_frame(out, {**columns, "verdict": TEXT})
     result["rank"] = result["send"].map(_SEND_RANK).fillna(9)
     order = ["as_served", "drafter", "lora", "interval_order", "config", "tokens", "rank", "index"]
@@ -96,7 +109,8 @@ def sweep(frame: pd.DataFrame, stored: pd.DataFrame) -> pd.DataFrame:
 
     The family is the one the sweep stage restarted its server in; a cell measured once by another stage counts too.
     ``hit_2`` and ``hit_3`` are the median hits of sends 2 and 3, ``first_2_ms`` the time to first token of send 2,
-    ``blocks``/``bytes`` what one prompt left in the cache over all groups; each null where not measured.
+    ``predicted_2`` and ``predicted_3`` what the release's own scheduler hits there, ``blocks``/``bytes`` what one
+    prompt left in the cache over all groups; each null where not measured.
     """
     swept = frame[frame["stage"] == "sweep"]
     out: Rows = []
@@ -128,22 +142,48 @@ def sweep(frame: pd.DataFrame, stored: pd.DataFrame) -> pd.DataFrame:
                     "hit_3": median(third["cached_tokens"].dropna()),
                     "short_2": median(second["short_tokens"].dropna()),
                     "first_2_ms": second["first_token_ms"].median(),
+                    "predicted_2": median(second["predicted_tokens"].dropna()),
+                    "predicted_3": median(third["predicted_tokens"].dropna()),
+                    "measured": True,
                     "failed": int((part["status"] == "failed").sum()),
                     "blocks": whole(cell["blocks"].sum() / series) if len(cell) else None,
                     "bytes": whole(cell["bytes"].sum() / series) if len(cell) and cell["bytes"].notna().all() else None,
                 }
             )
-    columns = {
-        "config": TEXT,
-        "interval": TEXT,
-        "interval_order": FLOAT,
-        "tokens": INT,
-        "hit_2": INT,
-        "hit_3": INT,
-        "short_2": INT,
-    }
-    columns |= {"first_2_ms": FLOAT, "failed": INT, "blocks": INT, "bytes": INT}
-    return make_frame(out, columns).sort_values(["interval_order", "tokens"], kind="stable").reset_index(drop=True)
+    return (
+        make_frame(out, SWEEP_COLUMNS).sort_values(["interval_order", "tokens"], kind="stable").reset_index(drop=True)
+    )
+
+
+def interval_totals(table: pd.DataFrame) -> pd.DataFrame:
+    """One row per retention interval of ``frames.sweep`` or of one release's ``frames.predicted_cases``, best first.
+
+    Best is what leaves the fewest tokens short on the second sends of **all** prompts, then the cheapest in blocks,
+    then the coarsest finite one: a coarse interval may lift long prompts and leave short ones on the floor. Only
+    intervals that were asked for every prompt are in it. ``short``, ``blocks`` and ``bytes`` are sums over prompts,
+    each as often as its ``weight`` says (once without); null where not known. ``front`` marks what no other interval
+    beats in tokens short without keeping more blocks.
+    """
+    known = table[table["hit_2"].notna()]
+    weight = known.get("weight", 1)
+    weighted = known.assign(
+        short=known["short_2"] * weight, kept=known["blocks"] * weight, size=known["bytes"] * weight
+    )
+    totals = weighted.groupby("interval_order", sort=False).agg(
+        interval=("interval", "first"),
+        lengths=("tokens", "size"),
+        short=("short", "sum"),
+        blocks=("kept", lambda values: values.sum(skipna=False)),
+        bytes=("size", lambda values: values.sum(skipna=False)),
+    )
+    totals = totals[totals["lengths"] == totals["lengths"].max()].reset_index()
+    totals["dense"] = totals["interval_order"] == math.inf
+    totals["coarse"] = -totals["interval_order"]
+    totals = totals.sort_values(["short", "blocks", "dense", "coarse"], kind="stable").reset_index(drop=True)
+    # In this order whatever comes later is on the front only if it keeps less than all before it.
+    least = totals["blocks"].astype(float).cummin().shift(fill_value=math.inf)
+    totals["front"] = totals["blocks"].astype(float) < least
+    return totals.drop(columns=["dense", "coarse"])
 
 
 def agreement(frame: pd.DataFrame) -> pd.DataFrame:
@@ -161,3 +201,48 @@ def agreement(frame: pd.DataFrame) -> pd.DataFrame:
             }
         )
     return make_frame(out, {"config": TEXT} | dict.fromkeys(("sends", "compared", "agree", "disagree"), INT))
+
+
+def crosscheck(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row per configuration: in how many sends the release's own scheduler gave the hit that was measured."""
+    out: Rows = []
+    for config, part in frame[frame["status"] == "ok"].groupby("config", sort=False):
+        known = part["predicted_agrees"].dropna()
+        out.append(
+            {
+                "config": config,
+                "predicted_by": next(iter(part["predicted_by"].dropna()), None),
+                "sends": len(part),
+                "predicted": len(known),
+                "agree": int(known.sum()),
+                "differ": int((~known).sum()),
+            }
+        )
+    columns = {"config": TEXT, "predicted_by": TEXT}
+    return make_frame(out, columns | dict.fromkeys(("sends", "predicted", "agree", "differ"), INT))
+
+
+def predicted_sweep(run_dir: Path) -> pd.DataFrame:
+    """The columns of :func:`sweep` for a sweep that was predicted alone, from a trace; nothing in it is measured."""
+    out: Rows = []
+    for row in of_kind(run_dir, "predicted_sweep"):
+        interval, hits, tokens = row.get("interval"), list(row.get("hits") or ()), whole(row.get("tokens"))
+        second = whole(hits[1]) if len(hits) > 1 else None
+        out.append(
+            {
+                "config": f"predicted by vLLM {row.get('release')}",
+                "interval": row.get("interval_asked"),
+                "interval_order": math.inf if interval == "dense" else whole(interval),
+                "tokens": tokens,
+                "hit_2": second,
+                "hit_3": hits[2] if len(hits) > 2 else None,
+                "short_2": None if second is None or tokens is None else tokens - second,
+                "measured": False,
+                "failed": 0,
+                "blocks": row.get("blocks"),
+                "bytes": row.get("bytes"),
+            }
+        )
+    return (
+        make_frame(out, SWEEP_COLUMNS).sort_values(["interval_order", "tokens"], kind="stable").reset_index(drop=True)
+    )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from prefixscope.diagnosis import cause_meaning, cause_words, explain
 from prefixscope.frames.cache import group_label
 from prefixscope.frames.columns import FLOAT, INT, TEXT, make_frame
 from prefixscope.frames.rows import Rows
@@ -14,11 +16,14 @@ from prefixscope.trace import Lookup, Trace
 
 MOST_POINTS = 5_000
 STRETCHES = 120
+MOST_EXPLAINED = 20_000
 
 TIME_COLUMNS = {
     "start_s": FLOAT, "stop_s": FLOAT, "kind": TEXT, "share": FLOAT, "low": FLOAT, "high": FLOAT, "lookups": INT,
     "misses": INT, "request_id": TEXT, "prompt_tokens": INT, "hit_tokens": INT, "missed_tokens": INT,
 }  # fmt: skip
+
+CAUSE_COLUMNS = {"cause": TEXT, "lookups": INT, "missed_tokens": INT, "request_id": TEXT, "meaning": TEXT}
 
 STORE_COLUMNS = {
     "request_id": TEXT, "send_label": TEXT, "prompt_tokens": INT, "gid": INT, "group": TEXT, "kind": TEXT,
@@ -93,11 +98,36 @@ def _kind(lookup: Lookup) -> str:
     return "hit" if lookup.hit_tokens else "nothing to hit"
 
 
+def causes(trace: Trace, *, most: int = MOST_EXPLAINED) -> pd.DataFrame:
+    """One row per cause of a hit's length, the one that missed most tokens first.
+
+    ``lookups`` and ``missed_tokens`` are sums, ``request_id`` an example, the one that missed most. Of a trace with
+    more than ``most`` lookups so many are explained, spread evenly; ``.attrs["explained"]`` is then their number.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    step = -(-len(trace.lookups) // most) if trace.lookups else 1
+    chosen = trace.lookups[::step]
+    for one in chosen:
+        code = explain(trace, one.engine_request_id).cause
+        words, meaning = cause_words(code), cause_meaning(code)
+        row = found.setdefault(code, {"cause": words, "meaning": meaning, "lookups": 0, "missed_tokens": 0, "most": -1})
+        row["lookups"] += 1
+        row["missed_tokens"] += one.missed_tokens
+        if one.missed_tokens > row["most"]:
+            row["most"], row["request_id"] = one.missed_tokens, one.request_id
+    rows = sorted(found.values(), key=lambda row: (-row["missed_tokens"], -row["lookups"]))
+    frame = make_frame(rows, CAUSE_COLUMNS)
+    if step > 1:
+        frame.attrs["explained"] = len(chosen)
+    return frame
+
+
 def stores(trace: Trace, labels: Mapping[str, str]) -> pd.DataFrame:
     """One row per request × KV cache group × block range × state (kept, dropped), and one per boundary.
 
     ``labels`` is request id → what to call it. ``start``/``stop`` are half-open in the group's own blocks; a boundary
-    has none, its token is ``start_token``. A request that stored nothing has no row.
+    has none, its token, rounded down to the hit unit as the rule does, is ``start_token``. A request that stored
+    nothing has no row.
     """
     out: Rows = []
     for request, label in labels.items():
@@ -117,7 +147,7 @@ def stores(trace: Trace, labels: Mapping[str, str]) -> pd.DataFrame:
                 for start, stop in ranges:
                     span = {"start": start, "stop": stop, "start_token": start * size, "stop_token": stop * size}
                     out.append({**base, "state": state, **span})
-            out += [
-                {**base, "state": "boundary", "start_token": token, "stop_token": token} for token in one.boundaries
-            ]
+            unit = 1 if lookup is None else lookup.header.alignment or lookup.header.scheduler_block
+            aims = sorted({token // unit * unit for token in one.boundaries})
+            out += [{**base, "state": "boundary", "start_token": token, "stop_token": token} for token in aims]
     return make_frame(out, STORE_COLUMNS)

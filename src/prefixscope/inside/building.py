@@ -77,8 +77,8 @@ class Builder:
         Parameters
         ----------
         geometry : ``groups``, ``scheduler_block``, ``hash_block``, as a trace header has them.
-        setting : ``interval`` (absent or null: the release's default; tokens; ``"dense"``), ``drafter`` (``method``
-            and ``tokens``, or null), ``caching``, ``max_batched_tokens``, ``max_seqs``.
+        setting : ``interval`` (absent or null: the release's default; tokens; ``"dense"``), ``drafter``
+            (``tokens`` and ``lookahead_hashes``, or null), ``caching``, ``max_batched_tokens``, ``max_seqs``.
         pool_blocks : blocks of the one pool that all groups share.
 
         Raises
@@ -148,6 +148,8 @@ class Builder:
                 "model": str(self._model_dir / "drafter") if not hybrid else arguments["model"],
                 "num_speculative_tokens": int(drafter["tokens"]),
             }
+            if not drafter.get("lookahead_hashes", True) and engine_api.has_lookahead_hashes():
+                arguments["speculative_config"]["disable_lookahead_block_hashes"] = True
         return arguments
 
     def _hybrid(self) -> Path:

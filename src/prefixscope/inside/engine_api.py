@@ -4,6 +4,8 @@
 |---|---|---|---|---|
 | interval | environment variable; unset is dense | `EngineArgs`, which resolves an unset one | same | same |
 | block hasher | hash block, function | same | same | and the lookahead tokens of the config |
+| speculator of the model runner | config, device | same | same, and the states of requests from 0.32 | same |
+| kernels that are compiled early | – | – | 0.30: while the model is built | – |
 | platform | CPU build | CPU build | CPU build | GPU build: the CPU platform is put in its place |
 """
 
@@ -122,6 +124,13 @@ def hash_lookahead(config: Any) -> int:
     return int(getattr(config, "num_hash_lookahead_tokens", 0) or 0)
 
 
+def has_lookahead_hashes() -> bool:
+    """Whether this release can hash tokens past a block's end, and be told not to."""
+    from vllm.config import SpeculativeConfig
+
+    return hasattr(SpeculativeConfig, "disable_lookahead_block_hashes")
+
+
 def block_hasher(hash_block: int, lookahead: int) -> Callable[[Any], list[bytes]]:
     """vLLM's own hasher of a request's new full blocks."""
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher
@@ -154,6 +163,22 @@ def make_request(
         cache_salt=salt,
         block_hasher=hasher,
     )
+
+
+def without_kernels(config: Any) -> Any:
+    """The same config, told not to compile kernels while a model is built."""
+    kernels: Any = getattr(config, "kernel_config", None)
+    if hasattr(kernels, "enable_jit_warmup"):
+        kernels.enable_jit_warmup = False
+    return config
+
+
+def add_drafter(config: Any, model: Any, device: Any) -> None:
+    """Builds the drafter of a config beside its model, as the model runner does: its layers enter the config."""
+    from vllm.v1.worker.gpu.spec_decode import init_speculator
+
+    states = (None,) if versions.parse(_release()) >= (0, 32) else ()
+    init_speculator(config, device, *states).load_model(model)
 
 
 class Evictions:

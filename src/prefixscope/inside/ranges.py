@@ -20,6 +20,17 @@ def from_flags(flags: Iterable[bool] | bytes, start: int = 0) -> Ranges:
     return found
 
 
+def from_indices(indexes: Iterable[int]) -> Ranges:
+    """Ascending positions as ranges; a repeated one counts once."""
+    found: Ranges = []
+    for index in indexes:
+        if found and index <= found[-1][1]:
+            found[-1][1] = max(found[-1][1], index + 1)
+        else:
+            found.append([index, index + 1])
+    return found
+
+
 def union(left: Sequence[Sequence[int]], right: Sequence[Sequence[int]]) -> Ranges:
     """Both sets of ranges as one, sorted and merged."""
     merged: Ranges = []

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from . import versions
+from .gone import MOST_UNWRITTEN
 from .header import header_fields
 from .ranges import from_flags, union
 from .scan import Scanner
@@ -28,12 +27,13 @@ class Recorder:
         self.spent_s = 0.0
 
     def write(self, engine: Engine, event: str, fields: dict[str, Any]) -> None:
-        """One event of an engine, after a count of what was evicted since its last one."""
-        if engine.evicted:
-            counts, engine.evicted = engine.evicted, {}
-            rows = [{"gid": gid, "blocks": blocks} for gid, blocks in sorted(counts.items())]
-            self.writer.write("evict", {"engine": engine.key, "groups": rows})
+        """One event of an engine, after what was evicted since its last one."""
+        self._write_evicted(engine)
         self.writer.write(event, {"engine": engine.key, **fields})
+
+    def _write_evicted(self, engine: Engine) -> None:
+        if engine.gone.unwritten:
+            self.writer.write("evict", {"engine": engine.key, "groups": engine.gone.rows(engine.block_sizes)})
 
     def engine(self, manager: Any, vllm_config: Any = None) -> Engine:
         """The engine that a KV cache manager belongs to; its header is written when it is first seen."""
@@ -85,7 +85,7 @@ class Recorder:
                 limiting, limiting_candidate = step["gids"], self.scanner.possible(engine, step, rounded)
             candidate = min(candidate, step["backs"])
         hashes = request.block_hashes
-        groups, scan = self.scanner.scan(engine, hashes, steps, limiting)
+        groups, scan, gone = self.scanner.scan(engine, hashes, steps, limiting)
         fields: dict[str, Any] = {
             "request": request.request_id,
             "n": entry.lookups,
@@ -103,6 +103,10 @@ class Recorder:
             "scan": scan,
             "free_blocks": int(manager.block_pool.get_num_free_blocks()),
         }
+        if gone:
+            now = time.monotonic()
+            # The newest and the oldest of the evictions that this prompt met, in seconds before now.
+            fields["evicted_s"] = [round(now - max(gone), 3), round(now - min(gone), 3)]
         if first:
             mine = Recent(request)
             closest = engine.closest(mine)
@@ -232,12 +236,9 @@ class Recorder:
         engine: Engine | None = getattr(owner, _MARK, None)
         if engine is None:
             return
-        keys = versions.hash_keys(blocks)
-        if keys.count(None) == len(keys):
-            return
-        for suffix, number in Counter([key[-4:] for key in keys if key is not None]).items():
-            gid = versions.group_of_key(suffix)
-            engine.evicted[gid] = engine.evicted.get(gid, 0) + number
+        engine.gone.take(blocks, time.monotonic())
+        if engine.gone.unwritten > MOST_UNWRITTEN:
+            self._write_evicted(engine)
 
     def note_evict_ids(self, pool: Any, block_ids: list[int]) -> None:
         self.note_evict(pool, [pool.blocks[one] for one in block_ids])
@@ -245,6 +246,8 @@ class Recorder:
     def note_reset(self, pool: Any, done: bool) -> None:
         engine: Engine | None = getattr(pool, _MARK, None)
         if engine is not None:
+            if done:
+                engine.gone.forget()
             self.write(engine, "reset", {"done": done})
 
 

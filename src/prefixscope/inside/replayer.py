@@ -2,7 +2,8 @@
 
 A request line is ``{"id": n, "op": "replay", "geometry": …, "setting": …, "requests": […], …}``; the answers are
 ``{"id": n, "rows": […]}`` as they come, then ``{"id": n, "done": {…}}``, or ``{"id": n, "error": {…}}``. One line
-comes first: ``{"ready": "0.29.0"}``. It ends when its input does.
+comes first: ``{"ready": "0.29.0"}``. It ends when its input does. ``{"id": n, "op": "group", "model": {…}}`` is
+answered with the geometry of a model, see `grouping`.
 
 | request field | meaning |
 |---|---|
@@ -32,6 +33,7 @@ from typing import Any, TextIO
 from . import engine_api, versions
 from .building import Builder, Built, Refused, endless_pool, quiet
 from .contents import Contents
+from .grouping import Grouper
 
 _ROWS_EVERY_S = 0.25
 _STEPS_WITHOUT_PROGRESS = 1000
@@ -164,12 +166,13 @@ class Worker:
     def __init__(self, model_dir: Path, answers: TextIO) -> None:
         self._builder, self._answers = Builder(model_dir), answers
         self._contents: dict[tuple[int, int], Contents] = {}
+        self._grouper = Grouper()
 
     def answer(self, line: str) -> None:
         asked = json.loads(line)
         name = asked.get("id")
         try:
-            done = self._replay(asked, name)
+            done = self._grouper.ask(asked["model"]) if asked["op"] == "group" else self._replay(asked, name)
         except Refused as error:
             self.say({"id": name, "error": {"about": error.about, "message": str(error)}})
         except (KeyError, TypeError, ValueError) as error:

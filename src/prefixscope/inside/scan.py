@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import versions
-from .ranges import from_flags
+from .ranges import from_flags, from_indices
 from .state import Engine
 
 # Scanning may use this share of the wall clock; a burst is what an idle engine may spend at once.
@@ -26,8 +26,9 @@ class Scanner:
 
     def scan(
         self, engine: Engine, hashes: Sequence[bytes], steps: list[dict[str, Any]], limiting: list[int]
-    ) -> tuple[list[dict[str, Any]], str]:
-        """Cached and needed blocks of every group; ``full``, ``narrow`` or ``none`` as the allowance permits."""
+    ) -> tuple[list[dict[str, Any]], str, list[float]]:
+        """Cached and needed blocks of every group; ``full``, ``narrow`` or ``none`` as the allowance permits; and when
+        those of the prompt's blocks that are not there any more were evicted."""
         needs = [self._needed(engine, gid, steps, gid in limiting) for gid in range(len(engine.managers))]
         counts = [len(hashes) * engine.hash_block // size for size in engine.block_sizes]
         spans: list[list[int] | None] = [[0, count] for count in counts]
@@ -43,6 +44,7 @@ class Scanner:
                 scan, spans = "none", [None] * len(counts)
         started, looked = time.perf_counter(), 0
         rows = []
+        gone: list[float] = []
         for gid, (span, need) in enumerate(zip(spans, needs, strict=True)):
             row: dict[str, Any] = {"gid": gid, "cached": None, "needed": need, "backs": _backs(steps, gid)}
             if span is not None:
@@ -54,6 +56,14 @@ class Scanner:
                 ]
                 looked += len(found)
                 row["cached"] = from_flags(found, start)
+                if engine.gone and need is not None:
+                    # One lost block of full attention takes all that follow along, up to what a lookup may look at.
+                    reach = steps[0]["max"] // engine.block_sizes[gid]
+                    first, last = (start, reach) if engine.kinds[gid] == "full" else need
+                    absent = [one for one in range(max(first, start), min(last, stop)) if not found[one - start]]
+                    if evicted := self._evicted(engine, hashes, scale, suffix, absent):
+                        row["evicted"] = from_indices(evicted)
+                        gone += evicted.values()
                 if scan != "full":
                     row["scanned"] = span
                 if engine.alignment < engine.block_sizes[gid]:
@@ -69,7 +79,17 @@ class Scanner:
         self.allowance_s -= spent
         if looked > 200:
             self.per_block_s = 0.8 * self.per_block_s + 0.2 * spent / looked
-        return rows, scan
+        return rows, scan, gone
+
+    def _evicted(
+        self, engine: Engine, hashes: Sequence[bytes], scale: int, suffix: bytes, absent: list[int]
+    ) -> dict[int, float]:
+        """Which of these blocks of a group were cached once and evicted, and when."""
+        if not absent or not self._afford(2 * len(absent)):
+            return {}
+        when = engine.gone.when
+        times = [when(hashes[index * scale + scale - 1] + suffix) for index in absent]
+        return {index: time for index, time in zip(absent, times, strict=True) if time is not None}
 
     def _afford(self, blocks: int) -> bool:
         now = time.monotonic()

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import versions
+from .gone import Gone
 from .ranges import Ranges
 
 _RECENT_REQUESTS, _RECENT_HASHES = 128, 400_000
@@ -75,7 +76,7 @@ class Engine:
         self.requests: dict[str, Request] = {}
         self.recent: deque[Recent] = deque()
         self.recent_hashes = self.recent_tokens = 0
-        self.evicted: dict[int, int] = {}
+        self.gone = Gone()
         self.reach: dict[int, int | None] = {}
 
     def request(self, request_id: str) -> Request:

@@ -6,11 +6,30 @@ Events are JSON lines; ranges are half-open and count a group's own blocks. No t
 | event | one per | what it holds |
 |---|---|---|
 | header | engine (scheduler) | release, groups, block sizes, pool, interval, speculative method |
-| lookup | request, and again when its outcome changes | steps of the fixed point, cached and needed blocks, hit |
+| lookup | request, and again when its outcome changes | steps of the fixed point, cached, needed, evicted blocks, hit |
 | retry | request that was looked up and not admitted | the first time only; the count is on `admit` |
 | admit | admission | the hit that was used, how many lookups and retries came before |
 | store | request, when its prompt is stored and when it ends | kept and dropped blocks, the boundaries aimed at |
-| preempt, reset, evict, gap, off | | evictions are counts per group since the last line |
+| evict | line after evictions | blocks per group, with their positions in their prompts |
+| preempt, reset, gap, off | | |
+
+Where each field comes from. vLLM's own account is read where it has one; a hook only says when to read it.
+
+| field | source (vLLM 0.28–0.33) |
+|---|---|
+| groups, block sizes, windows, bytes, pool | read: `KVCacheManager.kv_cache_config` and the managers' specs |
+| interval, scheduler block, groups that drop | read: the coordinator, after it resolved them |
+| speculative method and k, rank | read: `VllmConfig` |
+| shortest prompt that hits, reachable hit | asked: `find_longest_cache_hit` of the coordinator, over a full pool |
+| steps: candidate, what a group backs | hooked: each manager's `find_longest_cache_hit`; the coordinator's |
+| | `find_longest_cache_hit_per_group` would look everything up a second time |
+| hit, junction | the return value of `KVCacheManager.get_computed_blocks` |
+| needed blocks of a sliding window | asked: `SlidingWindowManager._contiguous_blocks_for_hit` |
+| cached blocks | read: the block pool's hash map (KV events tell the same, but a server has to be started with them) |
+| admission, external tokens, retries | the arguments and the result of `KVCacheManager.allocate_slots` |
+| kept and dropped blocks, boundaries | the arguments of `BlockPool.cache_full_blocks` and `reachable_block_mask` |
+| evicted blocks | `FreeKVCacheBlockQueue.popleft_n`, positions from each block's `_block_hash_num_tokens` |
+| needed blocks of full, Mamba and chunked groups, limiting group, closest request | ours, from the above |
 
 Every hook is guarded: the first exception turns tracing off with one log line and never reaches the engine.
 """

@@ -221,6 +221,14 @@ def hash_keys(blocks: Iterable[Any]) -> list[bytes | None]:
     return list(map(_hash_key, blocks))
 
 
+_hash_end = operator.attrgetter("_block_hash_num_tokens")
+
+
+def hash_ends(blocks: Iterable[Any]) -> list[int | None]:
+    """The token of its prompt at which each cached block's hash ends: where the block lay, as vLLM keeps it."""
+    return list(map(_hash_end, blocks))
+
+
 def key_suffix(group_id: int) -> bytes:
     """What vLLM appends to a block's hash to tell the groups apart."""
     return group_id.to_bytes(4, "big", signed=False)

@@ -39,11 +39,21 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """What these releases make of a model, with its drafter or without."""
+
+    releases: tuple[str, ...]
+    drafter: bool
+    geometry: Geometry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Geometry:
     """The KV cache groups of a server and the block sizes that its engine resolved.
 
     ``origin`` says where it comes from, in words; ``release`` is the one that grouped the layers, empty where a person
-    did. ``pool_blocks`` is the server's own pool, shared by all groups; None where nobody knows.
+    did. ``pool_blocks`` is the server's own pool, shared by all groups; None where nobody knows. ``variants`` are what
+    other releases, or a server without the drafter, make of the same model; see `on`.
     """
 
     groups: tuple[Group, ...]
@@ -53,6 +63,7 @@ class Geometry:
     origin: str = ""
     release: str = ""
     inferred: tuple[str, ...] = ()
+    variants: tuple[Variant, ...] = ()
 
     @classmethod
     def from_header(cls, header: Header) -> Geometry:
@@ -99,6 +110,8 @@ class Geometry:
                         remedy="give a positive number of tokens",
                     )
                 groups += [Group(**known)] * int(row.get("count", 1))
+            if not groups:
+                raise ReplayError("the geometry has no KV cache group", remedy="give each group's kind and block_size")
             sizes = [group.block_size for group in groups]
             return cls(
                 groups=tuple(groups),
@@ -108,6 +121,14 @@ class Geometry:
                 origin=str(value.get("origin", "")),
                 release=str(value.get("release", "")),
                 inferred=tuple(value.get("inferred", ())),
+                variants=tuple(
+                    Variant(
+                        releases=tuple(one["releases"]),
+                        drafter=bool(one["with_drafter"]),
+                        geometry=cls.from_json({**_shared(value), **one}),
+                    )
+                    for one in value.get("variants", ())
+                ),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ReplayError(
@@ -124,7 +145,15 @@ class Geometry:
             if group.fields:
                 row["fields"] = json.loads(group.fields)
             groups.append(row)
-        return {**{key: value for key, value in asdict(self).items() if key != "groups"}, "groups": groups}
+        left_out = ("groups", "variants")
+        return {**{key: value for key, value in asdict(self).items() if key not in left_out}, "groups": groups}
+
+    def on(self, release: str, *, drafter: bool) -> Geometry:
+        """The geometry of the same model on that release, with its drafter or without; this one where none is known."""
+        for one in self.variants:
+            if release in one.releases and one.drafter == drafter:
+                return one.geometry
+        return self
 
     @property
     def bytes_per_block(self) -> int | None:
@@ -133,12 +162,18 @@ class Geometry:
         return max(known) if known else None
 
 
+def _shared(value: Mapping[str, Any]) -> dict[str, Any]:
+    """What a geometry's variants have in common with it."""
+    return {key: value[key] for key in ("origin", "inferred", "pool_blocks") if key in value}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSetting:
     """How the server is started, as far as hits depend on it.
 
     ``interval`` None is the release's own default. ``drafter_tokens`` None is no speculative decoding. ``pool_blocks``
-    None is a pool that never evicts.
+    None is a pool that never evicts. ``lookahead_hashes`` False turns off what 0.33.0 hashes of the next block; other
+    releases have no such thing.
     """
 
     interval: Interval = None
@@ -147,6 +182,7 @@ class ServerSetting:
     caching: bool = True
     max_batched_tokens: int | None = None
     max_seqs: int | None = None
+    lookahead_hashes: bool = True
 
     @classmethod
     def from_header(cls, header: Header, *, pool: bool = False) -> ServerSetting:
@@ -162,14 +198,16 @@ class ServerSetting:
 
     def to_json(self) -> dict[str, Any]:
         found = asdict(self)
-        tokens = found.pop("drafter_tokens")
-        return {**found, "drafter": None if tokens is None else {"tokens": tokens}}
+        tokens, lookahead = found.pop("drafter_tokens"), found.pop("lookahead_hashes")
+        drafter = None if tokens is None else {"tokens": tokens, **({} if lookahead else {"lookahead_hashes": False})}
+        return {**found, "drafter": drafter}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ServerSetting:
         known = {one.name: value[one.name] for one in fields(cls) if one.name in value}
         if value.get("drafter"):
             known["drafter_tokens"] = int(value["drafter"]["tokens"])
+            known["lookahead_hashes"] = bool(value["drafter"].get("lookahead_hashes", True))
         return cls(**known)
 
 
@@ -303,7 +341,7 @@ class Outcome:
 
     ``interval`` is 0, tokens or ``"dense"``. ``kept_blocks``, ``kept_bytes`` and ``block_bytes`` are per group (bytes
     None where the geometry does not say). ``left_out`` names fields of the geometry's specs that this release does not
-    have.
+    have. ``drop_groups`` give up a block at lookup; ``lookahead_tokens`` past a block's end enter its hash.
     """
 
     release: str
@@ -316,6 +354,7 @@ class Outcome:
     left_out: tuple[str, ...]
     seconds: float
     block_bytes: tuple[int | None, ...] = ()
+    lookahead_tokens: int = 0
 
     def hit(self, request_id: str) -> int:
         """Hit of the request with that id, tokens."""

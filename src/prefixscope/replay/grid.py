@@ -7,7 +7,6 @@ intervals.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -57,12 +56,13 @@ class Grid:
     """What to ask each release: ``intervals`` × ``lengths`` × ``patterns`` × ``sends``, with each of ``drafters``.
 
     ``lengths`` are prompt tokens. The interval None, the release's default, comes first; one that it resolves to is not
-    asked again. A drafter is its draft tokens, None for none.
+    asked again; without intervals those of the sweep are asked, as the geometry takes them. A drafter is its draft
+    tokens, None for none.
     """
 
     geometry: Geometry
     lengths: tuple[int, ...]
-    intervals: tuple[Interval, ...]
+    intervals: tuple[Interval, ...] | None = None
     drafters: tuple[int | None, ...] = (None,)
     patterns: tuple[str, ...] = PATTERNS
     sends: int = SENDS
@@ -73,8 +73,23 @@ class Grid:
         return [
             ServerSetting(interval=interval, drafter_tokens=drafter, pool_blocks=self.pool_blocks)
             for drafter in self.drafters
-            for interval in self.intervals
+            for interval in self.chosen_intervals
         ]
+
+    @property
+    def chosen_intervals(self) -> tuple[Interval, ...]:
+        """The intervals that were given, or those of the sweep."""
+        return default_intervals(self.geometry) if self.intervals is None else self.intervals
+
+    @property
+    def sends_per_replay(self) -> int:
+        """Requests of one replay."""
+        return len(self.lengths) * len(self.patterns) * self.sends
+
+    @property
+    def total_sends(self) -> int:
+        """Requests of one release."""
+        return self.sends_per_replay * len(self.chosen_intervals) * len(self.drafters)
 
     def requests(self, drafter: int | None) -> list[Request]:
         """The sends of every prompt, with a reset before each first one."""
@@ -122,8 +137,8 @@ def _reusable(tokens: int, pattern: str, send: int, prompt_tokens: int) -> int:
     return prompt_tokens - MESSAGE_TOKENS if pattern == "follow_up" else prompt_tokens
 
 
-Told = Callable[[int, int, float | None], None]
-"""Takes the requests done, all requests, and the seconds left (None while nobody can say)."""
+Told = Callable[[int], None]
+"""Takes how many more requests are done."""
 
 
 def ask(replayer: Replayer, grid: Grid, *, told: Told | None = None) -> list[Cell]:
@@ -134,40 +149,29 @@ def ask(replayer: Replayer, grid: Grid, *, told: Told | None = None) -> list[Cel
     ReplayError
         where the release refuses the geometry or an interval.
     """
-    settings = grid.settings()
     wanted = {drafter: grid.requests(drafter) for drafter in grid.drafters}
-    sends = sum(not one.reset for one in wanted[grid.drafters[0]])
-    total, done, began = sends * len(settings), 0, time.monotonic()
-
-    def more(count: int) -> None:
-        nonlocal done
-        done += count
-        if told is not None:
-            # The first replay of a release also makes its config and hashes every prompt: too slow to go by.
-            left = (time.monotonic() - began) / done * (total - done) if done >= sends else None
-            told(done, total, left)
-
+    more = told or (lambda count: None)
     replayer.start()
     found: list[Cell] = []
     defaults: dict[int | None, int | str] = {}
-    for setting in settings:
+    for setting in grid.settings():
         drafter = setting.drafter_tokens
         if setting.interval is not None and setting.interval == defaults.get(drafter):
-            more(sends)  # the release's own default, which was asked already
+            more(grid.sends_per_replay)  # the release's own default, which was asked already
             continue
         outcome = replayer.replay(grid.geometry, setting, wanted[drafter], progress=more)
         if setting.interval is None:
             defaults[drafter] = outcome.interval
-        found += cells(setting, outcome)
+        found += cells(grid.geometry, setting, outcome)
     return found
 
 
-def cells(setting: ServerSetting, outcome: Outcome) -> list[Cell]:
+def cells(geometry: Geometry, setting: ServerSetting, outcome: Outcome) -> list[Cell]:
     """The rows of one replay of `Grid.requests` as cells."""
     found: list[Cell] = []
     for row in outcome.rows:
         tokens, pattern, send = row.id.split(" ")
-        found.append(_cell(setting, outcome, row, int(tokens), pattern, int(send)))
+        found.append(_cell(geometry, setting, outcome, row, int(tokens), pattern, int(send)))
     kept = {cell.tokens: cell for cell in found if cell.kept_blocks is not None}
     # The first send is the same prompt in every pattern, so it is counted once.
     return [
@@ -178,8 +182,14 @@ def cells(setting: ServerSetting, outcome: Outcome) -> list[Cell]:
     ]
 
 
-def _cell(setting: ServerSetting, outcome: Outcome, row: Predicted, tokens: int, pattern: str, send: int) -> Cell:
-    sizes = outcome.block_bytes
+def _cell(
+    geometry: Geometry, setting: ServerSetting, outcome: Outcome, row: Predicted, tokens: int, pattern: str, send: int
+) -> Cell:
+    # A group described by its kind alone is built with a size that is nobody's.
+    sizes = [
+        size if group.bytes_per_block or group.fields else None
+        for size, group in zip(outcome.block_bytes, geometry.groups, strict=True)
+    ]
     return Cell(
         release=outcome.release,
         drafter_tokens=setting.drafter_tokens,
@@ -198,3 +208,46 @@ def _cell(setting: ServerSetting, outcome: Outcome, row: Predicted, tokens: int,
             None if each is None else each * blocks for each, blocks in zip(sizes, row.kept_blocks, strict=True)
         ),
     )
+
+
+SPARSE_KINDS = ("sliding", "mamba", "chunked")
+"""Groups that an interval may thin out; a release with other groups alone takes no interval but its own default."""
+INTERVALS = (0, 64, 512, 1024, 2048, 4096)
+
+
+def takes_intervals(geometry: Geometry) -> bool:
+    """Whether a retention interval does anything on this geometry."""
+    return any(group.kind in SPARSE_KINDS for group in geometry.groups)
+
+
+def default_intervals(geometry: Geometry) -> tuple[Interval, ...]:
+    """The intervals of the sweep, each rounded up to what this geometry's releases take; the default alone where an
+    interval has nothing to thin out."""
+    if not takes_intervals(geometry):
+        return (None,)
+    block = geometry.scheduler_block
+    return (None, *dict.fromkeys(-(-wanted // block) * block for wanted in INTERVALS), "dense")
+
+
+def heat_grid(grid: Grid, *, columns: int = 100, rows: int = 20) -> Grid:
+    """The second send of a repeat over ``columns`` lengths × ``rows`` intervals, up to the grid's longest prompt.
+
+    Lengths lie in the middle of a scheduler block, a whole number of blocks apart. Intervals are 0, multiples of the
+    scheduler block in equal ratios, and dense.
+    """
+    block, longest = grid.geometry.scheduler_block, max(grid.lengths)
+    step = max(1, -(-longest // (block * columns)))
+    lengths = tuple(block * step * n + block // 2 for n in range(-(-longest // (block * step))))
+    intervals: tuple[Interval, ...] = (None,)
+    if takes_intervals(grid.geometry):
+        intervals = (0, *(block * one for one in _ladder(max(1, longest // block), rows - 2)), "dense")
+    return replace(grid, lengths=tuple(n for n in lengths if n), intervals=intervals, patterns=PATTERNS[:1], sends=2)
+
+
+def _ladder(most: int, steps: int) -> list[int]:
+    """Whole numbers from 1 to ``most``, at most ``steps``, in ratios as equal as whole numbers allow."""
+    found = [1]
+    while len(found) < steps and found[-1] < most:
+        left = steps - len(found)
+        found.append(min(most, max(found[-1] + 1, round(found[-1] * (most / found[-1]) ** (1 / left)))))
+    return found

@@ -44,6 +44,7 @@ class Replayer:
         self._errors: IO[str] | None = None
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._number = 0
+        self._closed = False
 
     @property
     def release(self) -> str:
@@ -58,7 +59,8 @@ class Replayer:
         self.close()
 
     def close(self) -> None:
-        """End the process and delete its folder."""
+        """End the process and delete its folder, for good."""
+        self._closed = True
         self._stop()
         with contextlib.suppress(OSError):
             self._scratch.cleanup()
@@ -73,6 +75,8 @@ class Replayer:
         """
         if self._process is not None:
             return
+        if self._closed:
+            raise ReplayError(f"the replay of vLLM {self.release} was given up")
         kit = write_kit(Path(self._scratch.name) / "kit")
         environment = {**os.environ, **self.engine.environment()}
         environment |= kit_environment(kit, self.trace_dir) if self.trace_dir is not None else {"PYTHONPATH": str(kit)}
@@ -161,11 +165,26 @@ class Replayer:
             left_out=tuple(done["left_out"]),
             seconds=done["seconds"],
             block_bytes=tuple(done["bytes_per_block"]),
+            lookahead_tokens=done["lookahead_tokens"],
         )  # fmt: skip
 
     def case(self, case: Case, *, progress: Progress | None = None) -> Outcome:
         """Replay a whole case."""
         return self.replay(case.geometry, case.setting, case.requests, progress=progress)
+
+    def group(self, model: Mapping[str, Any]) -> Geometry:
+        """The KV cache groups that this release makes of a model on a GPU; see `inside/grouping` for the fields.
+
+        Raises
+        ------
+        ReplayError
+            where the release can't build the model from its config, in its own words.
+        """
+        try:
+            _, done = self._ask({"op": "group", "model": dict(model)}, None)
+        except _Ended as error:
+            raise self._died("it ended while it grouped a model's layers") from error
+        return Geometry.from_json({**done, "origin": f"a model's config, grouped by vLLM {self.release}"})
 
     # ---- the process
 
@@ -239,6 +258,12 @@ class Replayer:
 
     def _refused(self, asked: Mapping[str, Any], error: Mapping[str, Any]) -> ReplayError:
         message = str(error["message"])
+        if error["about"] == "model":
+            return ReplayError(
+                f"vLLM {self.release} makes no KV cache groups of this model's config: {_one_line(message)}",
+                cause="the release does not know the architecture, the config lacks a field, or a kernel is needed",
+                remedy="take the geometry from a trace of its server: prefixscope predict --trace FILE",
+            )
         interval, block = asked["setting"].get("interval"), asked["geometry"]["scheduler_block"]
         if error["about"] == "interval" and isinstance(interval, int):
             if interval % block:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from prefixscope.material import Material
 from prefixscope.sections.blocks import block_trace
+from prefixscope.sections.crosscheck import predicted
 from prefixscope.sections.hits import headline_figure, hit_lengths
 from prefixscope.sections.latency import first_token
 from prefixscope.sections.outputs import equality
-from prefixscope.sections.record import time_spent, warnings
+from prefixscope.sections.record import engines, time_spent, warnings
 from prefixscope.sections.retention import cost, sweep
 from prefixscope.sections.section import Figure, Section, Table, command
 
-__all__ = ["Figure", "Section", "Table", "command", "headline_figure", "sections"]
+__all__ = ["Figure", "Section", "Table", "command", "engines", "headline_figure", "sections"]
 
 
 def sections(material: Material, *, include_text: bool = False) -> list[Section]:
     """All sections after the verdict, in reading order."""
     made = [hit_lengths(material), first_token(material), block_trace(material), sweep(material), cost(material)]
-    made += [equality(material, include_text=include_text), time_spent(material), warnings(material)]
+    made += [
+        predicted(material),
+        equality(material, include_text=include_text),
+        time_spent(material),
+        warnings(material),
+    ]
     return made

@@ -1,62 +1,125 @@
-"""The block trace: which group ended the hit, and which of its blocks were missing."""
+"""The block trace: which group ended the hit, which of its blocks were missing, and why."""
 
 from __future__ import annotations
 
 import pandas as pd
 
-from prefixscope import charts
+from prefixscope import charts, redact
+from prefixscope.diagnosis import cause_words
+from prefixscope.glossary import used
 from prefixscope.material import Material
 from prefixscope.quantities import number
-from prefixscope.sections.section import Section, Table, empty, figures, sentence
+from prefixscope.sections.section import Figure, Section, Table, empty, sentence
+
+_RANGES = ("send", "group", "kind", "state", "blocks", "from token", "to token")
 
 
 def block_trace(material: Material) -> Section:
-    title, section_id = "Block trace", "blocks"
-    chart = charts.block_ruler(material.blocks)
-    if chart is None:
+    title, section_id, told = "Block trace", "blocks", material.telling
+    chart = charts.block_ruler(told.blocks)
+    if chart is None and not told.causes:
         what = (
             "The tracer ran, but none of its lookups belongs to a repeated send."
             if material.traced
             else "No engine was traced in this run."
         )
         return empty(material, section_id, title, what, "trace")
-    rows = tuple(
-        (
-            str(row.send_label),
-            str(row.gid),
-            str(row.group).replace(" · ", ", "),
-            str(row.state),
-            charts.block_range(row.start, row.stop),
-            number(row.start_token),
-            number(row.stop_token),
+    figures = []
+    if chart is not None:
+        # Nothing was stored for a first send, so it lacks nothing.
+        lacking = told.blocks[(told.blocks["state"] != "missing") | (told.blocks["shared_tokens"] > 0)]
+        figures.append(
+            Figure(
+                id=section_id,
+                chart=chart,
+                before="A request hits only as far as every KV cache group can back it. The ruler shows for each group "
+                "what was stored when the lookup came and what it needed. Look for an outline that is not filled from "
+                "end to end: one missing block is enough.",
+                table=_ranges(lacking, "Blocks stored, needed and missing; block numbers are the group's own."),
+            )
         )
-        for row in material.blocks.itertuples()
-        if not pd.isna(row.start)
-    )
-    columns = ("lookup", "group", "kind", "state", "blocks", "from token", "to token")
-    causes, said = [], set()
-    for label, cause in material.causes:
-        help_text = tuple(filter(None, map(sentence, (cause.remedy, cause.price))))
-        causes.append((label, " ".join([sentence(cause.sentence), *([] if help_text in said else help_text)])))
+    store = charts.store_ruler(told.stores, beside=told.beside)
+    if store is not None:
+        figures.append(
+            Figure(
+                id=f"{section_id}-store",
+                chart=store,
+                before="The store side decides what of a finished prompt stays in the cache. A dropped block under a "
+                "needed one is a miss that no eviction explains: it was never kept.",
+                table=_ranges(told.stores, "Blocks kept and dropped, and the boundaries that the rule aimed at."),
+            )
+        )
+    time = charts.lookups_over_time(told.over_time)
+    if time is not None:
+        figures.append(
+            Figure(
+                id=f"{section_id}-time",
+                chart=time,
+                before="Every lookup of the trace, those of warm-ups and other prompts too. A miss is a lookup that "
+                "could have hit what an earlier request in the same engine had brought, and did not.",
+                table=_tally(told.tally),
+            )
+        )
+    pressure = charts.evictions_over_time(told.evictions)
+    if pressure is not None:
+        figures.append(
+            Figure(
+                id=f"{section_id}-evictions",
+                chart=pressure,
+                before="What was cached can be evicted for newer blocks, or the whole cache reset. Hits that fall "
+                "where evictions begin want a larger cache; those that fall before have another cause.",
+            )
+        )
+    findings, said = [], set()
+    for label, cause in told.causes:
+        findings.append((f"{label}: {cause_words(cause.cause)}", sentence(cause.sentence)))
+        help_text = (("Remedy", sentence(cause.remedy)), ("Its price", sentence(cause.price)))
+        findings += [] if help_text in said else [row for row in help_text if row[1]]
         said.add(help_text)
+    seen = tuple((label, sentence(line)) for label, cause in told.causes for line in cause.evidence)
+    texts = [text for _, text in (*findings, *seen)] + [figure.before for figure in figures]
+    texts += [*map(str, told.tally["cause"]), *map(str, told.blocks["group"].drop_duplicates())]
     return Section(
         id=section_id,
         title=title,
-        before=(
-            "A request hits only as far as every KV cache group can back it. For each group the ruler shows what was "
-            "stored when the lookup came and what it needed. Look for an outline that is not filled from end to end.",
-        ),
-        figures=figures(section_id, chart),
-        findings=tuple(causes),
-        after=(
-            "One missing block is enough: a sliding-window group backs a hit only with its whole window, without gaps.",
-        ),
-        tables=(
-            Table(
-                caption="Block ranges per lookup and group; block numbers are the group's own.",
-                columns=columns,
-                rows=rows,
-                numeric=frozenset({"group", "from token", "to token"}),
-            ),
-        ),
+        before=(told.why,),
+        findings=tuple(findings),
+        figures=tuple(figures),
+        tables=(Table(caption="What was recorded of these lookups.", columns=("send", "seen"), rows=seen, fold=True),),
+        glossary=tuple(used([*texts, "replay boundary"] if store is not None else texts).items()),
     )
+
+
+def _ranges(frame: pd.DataFrame, caption: str) -> Table:
+    """A row per kind of group, state and range: groups that look alike share one."""
+    folded: dict[tuple[str, ...], list[int]] = {}
+    for row in frame.itertuples():
+        blocks = "" if pd.isna(row.start) else charts.block_range(row.start, row.stop)
+        if pd.isna(row.start_token):
+            continue
+        words = (str(row.send_label), str(row.group).replace(" · ", ", "), str(row.state), blocks)
+        folded.setdefault((*words, number(row.start_token), number(row.stop_token)), []).append(int(row.gid))
+    rows = tuple(
+        (send, _numbers(gids), kind, state, blocks, low, high)
+        for (send, kind, state, blocks, low, high), gids in folded.items()
+    )
+    return Table(caption=caption, columns=_RANGES, rows=rows, numeric=frozenset(_RANGES[5:]))
+
+
+def _numbers(gids: list[int]) -> str:
+    """``0–4``, ``0, 2 and 5``: group numbers as people list them."""
+    if len(gids) > 1 and gids == list(range(gids[0], gids[-1] + 1)):
+        return charts.block_range(gids[0], gids[-1] + 1)
+    return ", ".join(map(str, gids[:6])) + (f" and {len(gids) - 6} more" if len(gids) > 6 else "")
+
+
+def _tally(frame: pd.DataFrame) -> Table:
+    columns = ("cause", "lookups", "tokens missed", "for example", "what it means")
+    rows = tuple(
+        (str(row.cause), number(row.lookups), number(row.missed_tokens), redact.clean(row.request_id, limit=40),
+         str(row.meaning))
+        for row in frame.itertuples()
+    )  # fmt: skip
+    part = frame.attrs.get("explained")
+    caption = f"Causes of {number(part)} lookups spread evenly over the trace." if part else "Causes of all lookups."
+    return Table(caption=caption, columns=columns, rows=rows, numeric=frozenset(columns[1:3]))

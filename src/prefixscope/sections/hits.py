@@ -9,6 +9,7 @@ import pandas as pd
 from prefixscope import charts
 from prefixscope.material import Material
 from prefixscope.quantities import count, number
+from prefixscope.sections.crosscheck import agreement
 from prefixscope.sections.section import Figure, Section, Table, empty, figures
 
 
@@ -23,10 +24,18 @@ def headline_figure(material: Material) -> Figure | None:
     """The one figure that shows the verdict: without the drafter, with it, with the remedy."""
     second = material.hits[(material.hits["send"] == "repeat") & (material.hits["index"] == 2)]
     if not len(second):
-        return None
+        return _worst(material)
     plain = second.loc[~second["drafter"].fillna(True) & ~second["as_served"].fillna(False), "config"].head(1).tolist()
     names = [*plain, material.verdict.config, material.verdict.remedy_config]
     chart = charts.hits_by_send(material.hits, configs=[name for name in dict.fromkeys(names) if name])
+    return None if chart is None else Figure(id="verdict", chart=chart)
+
+
+def _worst(material: Material) -> Figure | None:
+    """Of a trace alone the lookup that is explained."""
+    told = material.telling
+    labels = [label for label, _ in told.causes]
+    chart = charts.block_ruler(told.blocks[told.blocks["send_label"].isin(labels)]) if not len(material.sent) else None
     return None if chart is None else Figure(id="verdict", chart=chart)
 
 
@@ -41,7 +50,7 @@ def hit_lengths(material: Material) -> Section:
     after = [
         "A point on the dashed line reuses every token. One or two scheduler blocks below it is as good as it gets: "
         "vLLM rounds hits down to whole blocks and, with speculative decoding, gives up the last one.",
-        "A point on the floor is a prefix that is computed again in full. If send 2 is on the floor and send 3 is not, "
+        "A point at 0 is a prefix that is computed again in full. If send 2 is at 0 and send 3 is not, "
         "only the third visitor of a prompt profits from the cache.",
     ]
     if len(doubtful):
@@ -51,6 +60,8 @@ def hit_lengths(material: Material) -> Section:
             f"{len(doubtful):,} requests"
             + (f"; the {count(wrong, 'other')} should be read with care." if wrong else ".")
         )
+    if same := agreement(material):
+        after.append(same)
     after += _new_endings(table[table["config"].isin(names)])
     return Section(
         id=section_id,
@@ -71,7 +82,7 @@ def _new_endings(table: pd.DataFrame) -> list[str]:
     if not len(rows):
         return []
     rows = rows[rows["tokens"] == rows["tokens"].max()]
-    parts = ", ".join(f"{number(row.cached_tokens)} with {row.config}" for row in rows.itertuples())
+    parts = ", ".join(f"{number(row.cached_tokens)} {charts.with_configs([row.config])}" for row in rows.itertuples())
     text = f"A prompt that keeps the first 95 % of {number(rows['tokens'].iloc[0])} tokens and ends differently reuses "
     lost = bool((rows["cached_tokens"] == 0).any())
     return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from prefixscope import charts, redact
+from prefixscope import charts, frames, redact
 from prefixscope.material import Material
 from prefixscope.quantities import count, number
 from prefixscope.sections.section import Section, Table, command, empty, figures
@@ -39,6 +39,34 @@ def time_spent(material: Material) -> Section:
         if rows
         else (),
     )
+
+
+def engines(material: Material) -> Table | None:
+    """What each traced server resolved its settings to; None where fewer than two were traced."""
+    if len(material.telling.engines) < 2:
+        return None
+    named = {str(row.id): str(row.setting) for row in frames.servers(material.run).itertuples()}
+    rows = tuple(
+        (
+            redact.clean(server, limit=60),
+            redact.clean(named.get(server, "—"), limit=80),
+            redact.clean(one.version),
+            "none" if one.spec_method is None else f"{redact.clean(one.spec_method)}, {number(one.spec_tokens)} tokens",
+            f"{one.interval:,}" if isinstance(one.interval, int) else one.interval or "—",
+            number(one.scheduler_block),
+            number(one.min_prompt_tokens),
+            number(one.pool_blocks),
+        )
+        for server, one in material.telling.engines.items()
+    )
+    columns = (
+        "server", "started as", "vLLM", "drafter", "retention interval", "scheduler block, tokens",
+        "shortest prompt that can hit, tokens", "pool, blocks",
+    )  # fmt: skip
+    return Table(
+        caption=f"What each of the {len(rows):,} traced engines resolved its settings to.", columns=columns, rows=rows,
+        numeric=frozenset(columns[4:]),
+    )  # fmt: skip
 
 
 def warnings(material: Material) -> Section:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pandas as pd
+
 from prefixscope import charts
 from prefixscope.material import Material
 from prefixscope.quantities import number
@@ -14,15 +18,21 @@ def sweep(material: Material) -> Section:
     if not len(table):
         return empty(material, section_id, title, "No retention interval has been swept yet.", "sweep")
     chart = charts.hit_against_interval(table)
+    wrong = frozenset(
+        place
+        for place, row in enumerate(table.itertuples())
+        if _differ(row.hit_2, row.predicted_2) or _differ(row.hit_3, row.predicted_3)
+    )
     rows = tuple(
         (
             str(row.interval),
             number(row.tokens),
-            *map(number, (row.hit_2, row.hit_3, row.short_2)),
+            *(_beside(hit, expected) for hit, expected in ((row.hit_2, row.predicted_2), (row.hit_3, row.predicted_3))),
+            number(row.short_2),
             milliseconds(row.first_2_ms),
             number(row.blocks),
             mebibytes(row.bytes),
-            "failed" if row.failed else "",
+            "failed" if row.failed else "" if row.measured else "predicted",
         )
         for row in table.itertuples()
     )
@@ -37,27 +47,45 @@ def sweep(material: Material) -> Section:
         "MiB kept",
         "note",
     )
+    alone = not table["measured"].any()
     return Section(
         id=section_id,
         title=title,
         before=(
+            "Nothing here was measured: the attached server was not restarted. vLLM's own scheduler says what it would "
+            "hit at each --prefix-cache-retention-interval, with the KV cache groups of the server's trace.",
+        )
+        if alone
+        else (
             "The server was restarted for each --prefix-cache-retention-interval. Look for the intervals at which the "
-            "lines of your own prompt lengths leave the floor.",
+            "points of your own prompt lengths rise from 0.",
         ),
         figures=figures(section_id, chart),
         after=(
             "Choose among the intervals that lift every length you serve. A coarse interval can lift long prompts and "
-            "leave short ones on the floor; the next section says what each one keeps.",
+            "leave short ones at 0; the next section says what each one keeps.",
         ),
         tables=(
             Table(
-                caption="One row per interval and prompt length.",
+                caption="One row per interval and prompt length."
+                + (" Hits: measured / predicted by the release's own scheduler." if not alone else ""),
                 columns=columns,
                 rows=rows,
                 numeric=frozenset(columns[1:-1]),
+                bad=wrong,
             ),
         ),
     )
+
+
+def _differ(hit: Any, expected: Any) -> bool:
+    return not pd.isna(hit) and not pd.isna(expected) and bool(hit != expected)
+
+
+def _beside(hit: Any, expected: Any) -> str:
+    """``6,336 / 6,336``: measured and predicted; one number where the other is missing or the row is a prediction."""
+    found = number(hit)
+    return found if pd.isna(expected) else f"{found} / {number(expected)}"
 
 
 def cost(material: Material) -> Section:

@@ -14,27 +14,32 @@ from prefixscope.material import Material
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A chart with the words around it; ``chart`` is an Altair chart."""
+    """A chart, what to look for in it, and its numbers; ``chart`` is an Altair chart."""
 
     id: str
     chart: Any
+    before: str = ""
+    table: Table | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Text cells under text headings; ``numeric`` names the columns that align right."""
+    """Text cells under text headings. ``numeric`` columns align right, ``fold`` closes it, ``bad`` rows stand out."""
 
     caption: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     numeric: frozenset[str] = frozenset()
+    fold: bool = False
+    bad: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     """One question of the report.
 
-    ``findings`` are (about what, what was found); ``missing`` says what would fill the section, ``command`` how.
+    ``findings`` are (about what, what was found); ``missing`` says what would fill the section, ``command`` how;
+    ``glossary`` holds (term, meaning).
     """
 
     id: str
@@ -46,6 +51,7 @@ class Section:
     tables: tuple[Table, ...] = ()
     missing: str = ""
     command: str = ""
+    glossary: tuple[tuple[str, str], ...] = ()
 
 
 def figures(section_id: str, chart: Any) -> tuple[Figure, ...]:

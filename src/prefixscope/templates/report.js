@@ -14,19 +14,21 @@
     return lines;
   };
 
-  // Plots take the room that axes and labels leave; panels stand below each other where two would be too narrow.
-  const fit = (chart, room, scheme) => {
+  // Plots take the room that axes and labels leave; panels stand below each other where two would be too narrow. No
+  // plot gets narrower than its labels can bear: on a phone the figure is scrolled sideways instead.
+  const LEAST_ALONE = 460, LEAST_PANEL = 240;
+  const fit = (chart, room, scheme, less = 0) => {
     let text = JSON.stringify(chart.spec);
     if (scheme === "dark") for (const [light, dark] of Object.entries(data.dark)) text = text.replaceAll(`"${light}"`, `"${dark}"`);
     const spec = JSON.parse(text);
     let columns = chart.columns;
-    let plot = (room - chart.beside[0]) / columns;
-    if (columns > 1 && plot < 170) {
+    let plot = (room - chart.beside[0] - less) / columns;
+    if (columns > 1 && plot < LEAST_PANEL) {
       columns = 1;
       spec.columns = 1;
-      plot = room - chart.beside[1];
+      plot = room - chart.beside[1] - less;
     }
-    plot = Math.floor(clamp(plot, 110, chart.columns > 1 ? chart.plot * 1.7 : 1000));
+    plot = Math.floor(clamp(plot, chart.columns > 1 ? LEAST_PANEL : LEAST_ALONE, chart.columns > 1 ? chart.plot * 1.7 : 1000));
     if (spec.spec) spec.spec.width = plot;
     else if (spec.vconcat) {
       for (const panel of spec.vconcat) {
@@ -45,11 +47,17 @@
       const room = place.clientWidth;
       place.dataset.room = room;
       try {
-        await window.vegaEmbed(place, fit(chart, room, scheme), {
-          actions: false, ast: true, config, defaultStyle: false, hover: false, renderer: "svg", tooltip: false,
-        });
+        // A browser's font may be wider than the one that was measured: what is too much then is taken off the plots.
+        let over = 0;
+        for (let go = 0; go < 2 && (go === 0 || over > 0); go += 1) {
+          await window.vegaEmbed(place, fit(chart, room, scheme, over), {
+            actions: false, ast: true, config, defaultStyle: false, hover: false, renderer: "svg", tooltip: false,
+          });
+          over = place.scrollWidth - place.clientWidth;
+        }
         // The place is one image with a name; its marks say nothing more to a reader than the table does.
         place.querySelector("svg").setAttribute("aria-hidden", "true");
+        hint(place);
         drawn += 1;
       } catch (error) {
         place.textContent = `This figure could not be drawn (${error.message}); the table holds its numbers.`;
@@ -57,6 +65,26 @@
     }
     document.documentElement.dataset.drawn = String(drawn);
   };
+
+  // What is wider than its place says so, in words and for the keyboard too.
+  const hints = new Map();
+  const hint = (place) => {
+    const more = place.scrollWidth > place.clientWidth + 1;
+    if (more && !hints.has(place)) {
+      const note = document.createElement("p");
+      note.className = "more";
+      note.textContent = "Scroll sideways to see all of it \u2192";
+      place.after(note);
+      hints.set(place, note);
+    }
+    if (hints.has(place)) hints.get(place).hidden = !more;
+    place.tabIndex = more ? 0 : -1;
+  };
+  const watch = new ResizeObserver((entries) => { for (const entry of entries) hint(entry.target.closest(".scroll, .chart")); });
+  for (const place of document.querySelectorAll(".scroll, .chart")) {
+    watch.observe(place);
+    for (const inside of place.children) watch.observe(inside);
+  }
 
   // One drawing at a time; what is asked for meanwhile is drawn once, after it.
   let busy = false, again = false, forced = null;

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from prefixscope.diagnosis import groups_text
-from prefixscope.trace import GroupView, Lookup, Ranges, intersect, ranges_text
+from prefixscope.trace import GroupView, Lookup, Ranges, intersect, ranges_text, subtract
 
-STORED, BACKING, MISSING, NOTHING, UNKNOWN = "░", "█", "×", "·", "?"
+STORED, BACKING, MISSING, EVICTED, NOTHING, UNKNOWN = "░", "█", "×", "○", "·", "?"
 KEY = f"{BACKING} stored and needed  {STORED} stored, not needed  {MISSING} needed, missing  {NOTHING} neither"
 _RANGES, _SEEN, _AROUND_BLOCKS = 4, 50, 16
 
@@ -34,7 +34,9 @@ def ruler(lookup: Lookup, *, width: int = 100, limit: int = 8) -> list[str]:
         lacking = sum(bool(views[0].missing) for views in rest)
         more = f"  and {len(rest):,} more kinds of rows ({sum(map(len, rest)):,} groups)"
         lines.append(f"{more}, {lacking:,} of them with missing blocks" if lacking else f"{more} that lack no block")
-    return [*lines, f"  {KEY}" + (f"  {UNKNOWN} not scanned" if any(map(_in_part, lookup.groups)) else "")]
+    more = f"  {EVICTED} evicted since" if any(view.evicted for view in lookup.groups) else ""
+    more += f"  {UNKNOWN} not scanned" if any(map(_in_part, lookup.groups)) else ""
+    return [*lines, f"  {KEY}{more}"]
 
 
 def fold(lookup: Lookup) -> list[list[GroupView]]:
@@ -43,7 +45,7 @@ def fold(lookup: Lookup) -> list[list[GroupView]]:
     for view in lookup.groups:
         group = view.group
         kind = (group.kind, group.block_size, group.window, group.drafter)
-        seen = (view.cached, view.needed, view.missing, view.known, view.scanned, view.limiting)
+        seen = (view.cached, view.needed, view.missing, view.evicted, view.known, view.scanned, view.limiting)
         rows.setdefault((kind, seen), []).append(view)
     return sorted(rows.values(), key=lambda views: (not views[0].limiting, not views[0].missing))
 
@@ -78,7 +80,8 @@ def _bar(view: GroupView, low: int, high: int, cells: int) -> str:
     _paint(bar, view.cached, STORED, view, low, high)
     if view.needed is not None:
         _paint(bar, intersect(view.cached, [view.needed]), BACKING, view, low, high)
-    _paint(bar, view.missing, MISSING, view, low, high)
+    _paint(bar, view.evicted, EVICTED, view, low, high)
+    _paint(bar, subtract(view.missing, view.evicted), MISSING, view, low, high)
     return "".join(bar)
 
 
@@ -99,6 +102,8 @@ def _numbers(view: GroupView) -> list[str]:
     parts = [needed, f"stored {_some(view.cached)}"]
     if view.missing:
         parts.append(f"missing {_some(view.missing)}")
+    if view.evicted:
+        parts.append(f"evicted since {_some(view.evicted)}")
     if view.scanned is not None:
         parts.append(f"scanned {ranges_text([view.scanned])} only")
     return [" · ".join(parts)]

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
 
+from prefixscope import glossary
 from prefixscope.diagnosis import Diagnosis, cause_words, explain
 from prefixscope.errors import TraceError
 from prefixscope.terminal.ruler import fold, ruler
@@ -16,6 +17,7 @@ from prefixscope.trace import Header, Lookup, Trace, ranges_text
 _ID = 20
 """Characters of an id; our own have 19."""
 HEADING = f"{'time, UTC':12}  {'request':{_ID}}  {'prompt':>9}  {'hit':>9}  {'missing blocks':26}  cause"
+_COMMON = frozenset({"hit", "pool", "rank", "dense", "evicted", "first send", "drafter", "KV cache group"})
 NO_LOOKUP = "No lookup yet: send the server a request."
 
 
@@ -55,7 +57,7 @@ class Summary:
         if self.shown is not None:
             lines += ["", *_shown_lines(self.shown, width)]
         if self.diagnosis is not None:
-            lines += ["", *diagnosis_lines(self.diagnosis, width)]
+            lines += ["", *diagnosis_lines(self.diagnosis, width), *glossary_lines(self.diagnosis, width)]
         return printable(lines)
 
     def to_json(self) -> dict[str, Any]:
@@ -159,6 +161,8 @@ def lookup_line(lookup: Lookup, cause: str) -> str:
 
 def missing_text(lookup: Lookup) -> str:
     """``166–167 in 5 sliding``: of the groups that end the hit, or else of the first that lack a block."""
+    if all(view.known and not view.cached for view in lookup.groups):
+        return "all: nothing is stored" if lookup.groups else "–"
     for views in fold(lookup):
         if views[0].missing:
             return f"{ranges_text(views[0].missing, limit=1)} in {len(views):,} {views[0].group.kind}"
@@ -173,16 +177,27 @@ def warning_line(warning: tuple[str, str]) -> str:
 def diagnosis_lines(diagnosis: Diagnosis, width: int) -> list[str]:
     """The cause, what brings the hit back, and at what price."""
     words = cause_words(diagnosis.cause)
-    parts = [
-        (f"Cause: {words}.", diagnosis.sentence),
-        ("Remedy:", diagnosis.remedy),
-        ("Price:", diagnosis.price),
+    parts = [(f"Cause: {words}.", diagnosis.sentence)]
+    parts += [("Seen:", text) for text in diagnosis.evidence]
+    parts += [("Remedy:", diagnosis.remedy), ("Price:", diagnosis.price)]
+    return [line for head, text in parts for line in _wrapped(f"{head} {text}", width)]
+
+
+def glossary_lines(diagnosis: Diagnosis, width: int) -> list[str]:
+    """What the less common words of a diagnosis mean, under a heading; nothing where it has none."""
+    found = glossary.used([diagnosis.sentence, diagnosis.remedy])
+    told = [
+        line for term, meaning in found.items() if term not in _COMMON for line in _wrapped(f"{term}: {meaning}", width)
     ]
-    return [line for head, text in parts for line in textwrap.wrap(f"{head} {text}", width, break_on_hyphens=False)]
+    return ["", "Words", *told] if told else []
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_on_hyphens=False, subsequent_indent="  ")
 
 
 def _shown_lines(lookup: Lookup, width: int) -> list[str]:
-    asked = "" if lookup.candidate_tokens is None else f"; a hit at {lookup.candidate_tokens:,} could not be backed"
+    asked = f"; not every group could back a hit of {lookup.candidate_tokens:,}" if lookup.candidate_tokens else ""
     closest = (
         f"; the closest earlier request, {short_id(lookup.closest_id)}, shares {lookup.common_tokens:,} tokens"
         if lookup.closest_id
@@ -237,6 +252,7 @@ def lookup_json(lookup: Lookup, cause: str) -> dict[str, Any]:
         "prompt_tokens": lookup.prompt_tokens,
         "hit_tokens": lookup.hit_tokens,
         "admitted_tokens": lookup.admitted_tokens,
+        "external_tokens": lookup.external_tokens,
         "missed_tokens": lookup.missed_tokens,
         "closest_id": lookup.closest_id,
         "common_tokens": lookup.common_tokens,
@@ -263,6 +279,7 @@ def _shown_json(lookup: Lookup) -> dict[str, Any]:
                 "stored": _lists(views[0].cached),
                 "needed": None if views[0].needed is None else list(views[0].needed),
                 "missing": _lists(views[0].missing),
+                "evicted": _lists(views[0].evicted),
             }
             for views in fold(lookup)
         ],

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from prefixscope.trace.events import our_id
 from prefixscope.trace.follow import Follower
-from prefixscope.trace.ranges import Range, Ranges, count, intersect, ranges_text, subtract
-from prefixscope.trace.reader import read_trace
+from prefixscope.trace.ranges import Range, Ranges, count, intersect, ranges_text, subtract, union
+from prefixscope.trace.reader import files_of, read_trace
 from prefixscope.trace.records import (
     Evicted,
     Group,
@@ -32,8 +32,8 @@ from prefixscope.trace.records import (
     Lookup,
     Step,
     Stored,
-    Trace,
 )
+from prefixscope.trace.whole import Trace
 
 __all__ = [
     "Evicted",
@@ -50,9 +50,11 @@ __all__ = [
     "Stored",
     "Trace",
     "count",
+    "files_of",
     "intersect",
     "our_id",
     "ranges_text",
     "read_trace",
     "subtract",
+    "union",
 ]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from prefixscope.trace.ranges import Ranges, intersect, subtract
-from prefixscope.trace.records import Group, GroupView, Header, Lookup, Step, Stored
+from prefixscope.trace.records import Evicted, Group, GroupView, Header, Lookup, Step, Stored
 
 Views = tuple[tuple[GroupView, ...], tuple[int, ...]]
 
@@ -63,7 +63,7 @@ def read_header(event: Mapping[str, Any]) -> Header:
 def read_views(header: Header, event: Mapping[str, Any]) -> Views:
     """Every group as one lookup found it, in group order, and the groups that limit the hit."""
     rows = {int(gid): row for row in event["groups"] for gid in row["gids"]}
-    missing = {gid: _missing(row, header.groups[gid]) for gid, row in rows.items()}
+    missing = {gid: _missing(row, _group(header, gid)) for gid, row in rows.items()}
     asked = {int(gid) for gid in event["limiting"]}
     # Groups searched together fail together; those that lack a block are the ones to name.
     limiting = {gid for gid in asked if missing[gid]} or asked
@@ -72,15 +72,16 @@ def read_views(header: Header, event: Mapping[str, Any]) -> Views:
         needed, scanned = row["needed"], row.get("scanned")
         read.append(
             GroupView(
-                group=header.groups[gid],
+                group=_group(header, gid),
                 cached=_ranges(row["cached"] or ()),
-                needed=None if needed is None else (int(needed[0]), int(needed[1])),
+                needed=None if needed is None else _span(needed),
                 missing=missing[gid],
                 backs_tokens=_optional(row["backs"]),
                 limiting=gid in limiting,
                 known=row["cached"] is not None,
-                scanned=None if scanned is None else (int(scanned[0]), int(scanned[1])),
+                scanned=None if scanned is None else _span(scanned),
                 partial_tokens=tuple(row.get("partial_tokens", ())),
+                evicted=_ranges(row.get("evicted", ())),
             )
         )
     return tuple(read), tuple(sorted(limiting))
@@ -126,6 +127,21 @@ def read_lookup(header: Header, event: Mapping[str, Any], found: Views, steps: t
         scan=str(event["scan"]),
         free_blocks=_optional(event.get("free_blocks")),
         hook_us=_optional(event.get("hook_us")),
+        evicted_s=(float(gone[0]), float(gone[1])) if (gone := event.get("evicted_s")) else None,
+    )
+
+
+def read_evicted(header: Header, event: Mapping[str, Any]) -> tuple[Evicted, ...]:
+    """What was evicted, per group."""
+    return tuple(
+        Evicted(
+            t=float(event["t"]),
+            engine=header.engine,
+            gid=_group(header, row["gid"]).gid,
+            blocks=int(row["blocks"]),
+            ranges=_ranges(row.get("ranges", ())),
+        )
+        for row in event["groups"]
     )
 
 
@@ -135,8 +151,14 @@ def read_stored(header: Header, event: Mapping[str, Any]) -> tuple[Stored, ...]:
     for row in event["groups"]:
         kept, dropped, null = _ranges(row["kept"]), _ranges(row["dropped"]), _ranges(row.get("null", ()))
         boundaries = tuple(int(one) for one in row.get("boundaries", ()))
-        rows += [Stored(header.groups[gid], kept, dropped, boundaries, null) for gid in row["gids"]]
+        rows += [Stored(_group(header, gid), kept, dropped, boundaries, null) for gid in row["gids"]]
     return tuple(sorted(rows, key=lambda one: one.group.gid))
+
+
+def _group(header: Header, gid: Any) -> Group:
+    if int(gid) < 0:
+        raise IndexError(f"no group {gid}")  # which a list would take for its last one
+    return header.groups[int(gid)]
 
 
 def _missing(row: Mapping[str, Any], group: Group) -> Ranges:
@@ -148,6 +170,13 @@ def _missing(row: Mapping[str, Any], group: Group) -> Ranges:
         # Backed by a state inside the block.
         return ()
     return subtract(inside, cached)
+
+
+def _span(pair: Sequence[Any]) -> tuple[int, int]:
+    start, stop = (int(one) for one in pair)
+    if not 0 <= start <= stop:
+        raise ValueError(f"not a block range: {start}, {stop}")
+    return start, stop
 
 
 def _ranges(rows: Iterable[Sequence[int]]) -> Ranges:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from prefixscope.errors import TraceError
 from prefixscope.trace.reader import LONGEST_LINE, Reader, files_of, lines_of
-from prefixscope.trace.records import Lookup, Trace
+from prefixscope.trace.records import Lookup
+from prefixscope.trace.whole import Trace
 
 _OFTEN = 10_000
 """Lines between two clean-ups."""

@@ -37,6 +37,17 @@ def intersect(one: Iterable[Sequence[int]], other: Iterable[Sequence[int]]) -> R
     return tuple(sorted(found))
 
 
+def union(one: Iterable[Sequence[int]], other: Iterable[Sequence[int]]) -> Ranges:
+    """What is in either, merged and in order."""
+    merged: list[Range] = []
+    for start, stop in sorted((start, stop) for start, stop in (*one, *other) if start < stop):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], stop))
+        else:
+            merged.append((start, stop))
+    return tuple(merged)
+
+
 def ranges_text(ranges: Iterable[Sequence[int]], *, inclusive: bool = True, limit: int | None = None) -> str:
     """``328–391`` in prose, or ``[328, 392)``; ``none`` where there is no block; past ``limit`` ranges a count."""
     parts = []

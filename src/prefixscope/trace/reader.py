@@ -11,7 +11,8 @@ from typing import Any, BinaryIO
 from prefixscope.errors import TraceError
 from prefixscope.trace import events
 from prefixscope.trace.events import our_id
-from prefixscope.trace.records import Evicted, Header, Incident, Lookup, Step, Stored, Trace
+from prefixscope.trace.records import Evicted, Header, Incident, Lookup, Step, Stored
+from prefixscope.trace.whole import Trace
 
 SCHEMA = 1
 LONGEST_LINE = 64 * 2**20
@@ -259,12 +260,15 @@ class Reader:
             index = building.last.get(str(event["request"]))
             if index is not None:
                 building.lookups[index] = replace(
-                    building.lookups[index], admitted_tokens=int(event["hit_tokens"]), retries=int(event["retries"])
+                    building.lookups[index],
+                    admitted_tokens=int(event["hit_tokens"]),
+                    external_tokens=int(event.get("external_tokens", 0)),
+                    retries=int(event["retries"]),
                 )
         elif name == "store":
             self._store(building, event)
         elif name == "evict":
-            self.evictions.extend(Evicted(t, engine, int(row["gid"]), int(row["blocks"])) for row in event["groups"])
+            self.evictions.extend(events.read_evicted(building.header, event))
         elif name in ("retry", "preempt", "reset", "end"):
             request = event.get("request")
             self.incidents.append(Incident(t, engine, name, None if request is None else our_id(str(request))))

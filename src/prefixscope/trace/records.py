@@ -1,8 +1,7 @@
-"""What a trace says, as records: engines, lookups, what was stored, evicted, and what else happened."""
+"""What a trace says, as records: an engine, a lookup, what was stored, evicted, and what else happened."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from prefixscope.trace.ranges import Range, Ranges, count
@@ -57,7 +56,9 @@ class GroupView:
     """One group at one lookup.
 
     ``needed`` is what a hit at the group's candidate takes (None: it was not asked); ``missing`` is needed minus
-    cached, within ``scanned`` where the scan was partial. ``cached`` says nothing where ``known`` is False.
+    cached, within ``scanned`` where the scan was partial. ``cached`` says nothing where ``known`` is False. ``evicted``
+    are blocks of this very prompt that were cached once and were evicted, as far as the engine's tracer remembers; it
+    looks for them among the needed ones, in full-attention groups up to the prompt's end.
     """
 
     group: Group
@@ -69,6 +70,7 @@ class GroupView:
     known: bool = True
     scanned: Range | None = None
     partial_tokens: tuple[int, ...] = ()
+    evicted: Ranges = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,9 @@ class Lookup:
     the newest earlier request in the same engine with the longest common prefix, ``common_tokens`` of it, counted in
     whole hash blocks, ``exact_tokens`` to the token where the trace says so. ``near_id`` is an earlier request that
     starts like this one without sharing a whole hash block, ``near_tokens`` of it; ``near_scope`` says whether it had
-    the same salt and adapter.
+    the same salt and adapter. ``admitted_tokens`` of the hit were used by the admission (None: not admitted), and
+    ``external_tokens`` more came from a KV connector: ``usage`` counts both. ``evicted_s`` is how many seconds before
+    the lookup the newest and the oldest of its evicted blocks were evicted.
     """
 
     request_id: str
@@ -122,6 +126,22 @@ class Lookup:
     free_blocks: int | None = None
     retries: int = 0
     hook_us: int | None = None
+    external_tokens: int = 0
+    evicted_s: tuple[float, float] | None = None
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """What ``usage`` reports as cached: the local hit that was used, and what a KV connector supplied.
+
+        Source: vLLM 0.29.0, ``PrefillStats.set``.
+        """
+        return None if self.admitted_tokens is None else self.admitted_tokens + self.external_tokens
+
+    @property
+    def seen_tokens(self) -> int:
+        """Leading tokens that the engine had computed before, whether or not it still remembers for which request."""
+        ends = [stop * view.group.block_size for view in self.groups for _, stop in view.evicted]
+        return max([self.common_tokens, *ends])
 
     @property
     def full_tokens(self) -> int:
@@ -131,7 +151,7 @@ class Lookup:
 
     @property
     def missed_tokens(self) -> int:
-        """Tokens that an earlier request shares, that this release can hit, and that did not: 0 is no miss.
+        """Tokens that were computed before, that this release can hit, and that did not: 0 is no miss.
 
         What speculative decoding gives up is not missed. Where the ceiling was not asked for (a scan in part), two
         hit units are allowed for that, so that a busy server's lookups are not called misses for it.
@@ -141,11 +161,12 @@ class Lookup:
             given_up = self.full_tokens - self.reachable_tokens
         else:
             given_up = 2 * unit if self.header.drop_groups else 0
-        shared = min(self.full_tokens, self.common_tokens // unit * unit)
+        seen = self.seen_tokens
+        shared = min(self.full_tokens, seen // unit * unit)
         # A repeat shares all whole hash blocks, of which the last may end below the last hit unit.
-        if self.common_tokens + self.header.hash_block > self.tokens - 1:
+        if seen + self.header.hash_block > self.tokens - 1:
             shared = self.full_tokens
-        return max(shared - given_up - self.hit_tokens, 0) if self.common_tokens else 0
+        return max(shared - given_up - self.hit_tokens, 0) if seen else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +201,16 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """Blocks of one group that left the prefix cache, as a count."""
+    """Blocks of one group that left the prefix cache at about the same time.
+
+    ``ranges`` are their positions in the prompts that they belonged to, of which there may be several.
+    """
 
     t: float
     engine: str
     gid: int
     blocks: int
+    ranges: Ranges = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,99 +221,3 @@ class Incident:
     engine: str
     kind: str
     request_id: str | None
-
-
-class Trace:
-    """Everything that the files say, in time order.
-
-    ``headers`` one per engine, ``lookups`` one per question asked (a request that was preempted, or whose answer
-    changed while it queued, has several), ``evictions``, ``incidents``, ``warnings`` as (code, detail).
-    """
-
-    def __init__(
-        self,
-        *,
-        headers: Iterable[Header] = (),
-        lookups: Iterable[Lookup] = (),
-        evictions: Iterable[Evicted] = (),
-        incidents: Iterable[Incident] = (),
-        warnings: Iterable[tuple[str, str]] = (),
-        stores: Mapping[str, tuple[Stored, ...]] | None = None,
-    ) -> None:
-        self.headers = tuple(headers)
-        self.lookups = tuple(lookups)
-        self.evictions = tuple(evictions)
-        self.incidents = tuple(incidents)
-        self.warnings = tuple(warnings)
-        self._stores = dict(stores or {})
-        self._by_id: dict[str, list[int]] = {}
-        self._by_length: dict[int, list[int]] = {}
-        for index, lookup in enumerate(self.lookups):
-            self._by_length.setdefault(lookup.prompt_tokens, []).append(index)
-            for name in {lookup.request_id, lookup.engine_request_id}:
-                self._by_id.setdefault(name, []).append(index)
-
-    def lookup(self, request_id: str) -> Lookup | None:
-        """The lookup that this request was admitted with; its last one where it never was; None if never seen."""
-        own = self.all_lookups(request_id)
-        admitted = [one for one in own if one.admitted_tokens is not None]
-        return admitted[0] if admitted else own[-1] if own else None
-
-    def all_lookups(self, request_id: str) -> tuple[Lookup, ...]:
-        """Every lookup of one request, in time order; the id may be ours or the engine's."""
-        return tuple(self.lookups[index] for index in self._by_id.get(request_id, ()))
-
-    def of_length(self, prompt_tokens: int) -> tuple[Lookup, ...]:
-        """Every lookup of a prompt of this length, in time order."""
-        return tuple(self.lookups[index] for index in self._by_length.get(prompt_tokens, ()))
-
-    def worst(self) -> Lookup | None:
-        """The lookup that missed most; where none missed, the one of the longest prompt; None of an empty trace."""
-        best: Lookup | None = None
-        highest = (-1, -1)
-        for one in self.lookups:
-            rank = (one.missed_tokens, one.tokens)
-            if rank > highest and self._counts(one):
-                best, highest = one, rank
-        return best
-
-    def sends(self, lookup: Lookup, *, limit: int = 4) -> tuple[Lookup, ...]:
-        """The sends of the same prompt around a lookup, itself among them, as far as the closest ids link them.
-
-        The first before it may share only a part of the prompt. At most ``limit``, in time order.
-        """
-        before: list[Lookup] = []
-        seen, one = {lookup.engine_request_id}, lookup
-        while one.closest_engine_id and one.closest_engine_id not in seen:
-            earlier = self.lookup(one.closest_engine_id)
-            if earlier is None or (before and earlier.tokens != lookup.tokens) or len(before) >= limit:
-                break
-            before.insert(0, earlier)
-            seen.add(earlier.engine_request_id)
-            one = earlier
-        after: list[Lookup] = []
-        for later in self.of_length(lookup.prompt_tokens):
-            if len(after) >= limit:
-                break
-            if later.t < lookup.t or later.header.engine != lookup.header.engine or later.engine_request_id in seen:
-                continue
-            if later.closest_engine_id in seen and self._counts(later):
-                seen.add(later.engine_request_id)
-                after.append(later)
-        # The send before matters most, then what came after, then what was earlier still.
-        room = max(limit - 1, 0)
-        ahead = min(len(after), room - min(len(before), room, 1))
-        behind = min(len(before), room - ahead)
-        return (*before[len(before) - behind :], lookup, *after[:ahead])
-
-    def _counts(self, lookup: Lookup) -> bool:
-        """Whether a lookup is the one that its request is told by, not one asked again in the queue."""
-        return self.lookup(lookup.engine_request_id) is lookup
-
-    def stored(self, request_id: str) -> tuple[Stored, ...]:
-        """What one request stored and dropped, one per group; empty where it stored nothing or was never seen."""
-        return self._stores.get(request_id, ())
-
-    def kept(self, request_id: str) -> tuple[Kept, ...]:
-        """Blocks and bytes that one request left in the prefix cache, one per group that stored anything."""
-        return tuple(one.left for one in self.stored(request_id))

@@ -1,0 +1,35 @@
+"""``prefixscope export-test``: a fault as a pytest that a maintainer of vLLM can run."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prefixscope.cli.exits import DONE
+
+if TYPE_CHECKING:
+    from prefixscope.cli.exits import Commands
+
+
+def _export(options: argparse.Namespace) -> int:
+    from prefixscope.replay.exported import to_test
+    from prefixscope.replay.travel import load, worst_series
+
+    text = to_test(worst_series(load(Path(options.source).expanduser())))
+    if options.out:
+        Path(options.out).write_text(text, encoding="utf-8")
+        print(options.out)
+    else:
+        print(text, end="")
+    return DONE
+
+
+def add(commands: Commands) -> None:
+    """Its options and its help."""
+    command = commands.add_parser(
+        "export-test", help="a self-contained pytest for vLLM's own tree, from a report, a cases.json or a run"
+    )
+    command.add_argument("source", metavar="FILE|RUN", help="report.html, cases.json or a run directory")
+    command.add_argument("-o", "--out", metavar="FILE", help="where to write it (default: standard output)")
+    command.set_defaults(call=_export)

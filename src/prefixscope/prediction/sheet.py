@@ -1,0 +1,136 @@
+"""A prediction as one HTML file that opens offline."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from prefixscope import charts, frames, page
+from prefixscope.prediction.advice import upgrade
+from prefixscope.prediction.answer import Prediction, describe, table_rows
+from prefixscope.sections import Figure, Section, Table
+
+_NUMERIC_FROM = 2
+
+
+def render_prediction(prediction: Prediction, target: Path) -> Path:
+    """Write the page and give its path.
+
+    Raises
+    ------
+    ReportError
+        where it can't be written.
+    """
+    cases = prediction.cases()
+    advice = prediction.advice(cases)
+    made = _sections(prediction, cases)
+    drawn = {one.id: page.Drawn(one.id, one.chart) for section in made for one in section.figures}
+    rows = json.dumps(prediction.to_json(), sort_keys=True)
+    text = page.render(
+        "prediction.html.j2",
+        drawn,
+        title="What a server would hit: " + describe(prediction.geometry),
+        heading=prediction.heading(),
+        answer=prediction.answer(cases),
+        advice=advice,
+        upgrade="" if advice is None else upgrade(cases, advice),
+        notes=prediction.notes(),
+        sections=made,
+        downloads=[page.download("prediction.json", "every row and the geometry", rows)],
+    )
+    return page.write(text, target)
+
+
+def _sections(prediction: Prediction, cases: pd.DataFrame) -> Sequence[Section]:
+    head, rows = table_rows(cases)
+    block = prediction.geometry.scheduler_block
+    found = [
+        Section(
+            id="hits",
+            title="What each release hits, and what it keeps",
+            before=("Intervals that come to the same share a row. Look for the rows whose second send is not short.",),
+            tables=(
+                Table(
+                    caption="Tokens hit. New ending, follow-up turn and blocks are those of the longest prompt.",
+                    columns=tuple(_unique(head)),
+                    rows=tuple(tuple(row) for row in rows),
+                    numeric=frozenset(_unique(head)[_NUMERIC_FROM:]),
+                ),
+            ),
+        )
+    ]
+    advice = prediction.advice(cases)
+    if advice is not None:
+        mine = cases[(cases["release"] == advice.release) & (cases["weight"] > 0)]
+        totals = frames.interval_totals(mine)
+        prompts = float(mine[mine["interval_order"] == totals.iloc[0]["interval_order"]]["weight"].sum())
+        chart = charts.interval_front(totals, release=advice.release, prompts=prompts)
+        found.append(
+            Section(
+                id="price",
+                title="What it costs",
+                before=("Lower left is better. What is not on the dashed line is beaten by something that is.",),
+                figures=_figures("price", chart),
+                after=(advice.why,) if advice.why else (),
+                tables=(_totals_table(totals, prompts),),
+            )
+        )
+    versions = frames.predicted_versions(prediction.survey.probes)
+    found.append(
+        Section(
+            id="versions",
+            title="What changed between releases",
+            before=("The same prompts, asked of each release's own scheduler.",),
+            figures=_figures("versions", charts.version_matrix(versions, block=block)),
+            findings=tuple(prediction.found()),
+        )
+    )
+    heat = frames.predicted(prediction.survey.heat)
+    found.append(
+        Section(
+            id="heat",
+            title="Every length, every interval",
+            before=("Look for dark rows at the intervals that you could set, over the lengths that you serve.",),
+            figures=_figures("heat", charts.short_heat(heat, block=block)) if len(heat) else (),
+        )
+    )
+    return found
+
+
+def _totals_table(totals: pd.DataFrame, prompts: float) -> Table:
+    columns = ("interval", "tokens short, average prompt", "blocks kept, average prompt", "on the front")
+    return Table(
+        caption="One row per interval, the recommended one first.",
+        columns=columns,
+        rows=tuple(
+            (
+                str(row.interval),
+                f"{row.short / prompts:,.0f}",
+                "—" if pd.isna(row.blocks) else f"{row.blocks / prompts:,.0f}",
+                "yes" if row.front else "",
+            )
+            for row in totals.itertuples()
+        ),
+        numeric=frozenset(columns[1:3]),
+    )
+
+
+def _figures(name: str, chart: Any) -> tuple[Figure, ...]:
+    return () if chart is None else (Figure(id=name, chart=chart),)
+
+
+def _unique(head: Sequence[str]) -> list[str]:
+    """Headings that name their length, since ``send 3`` stands under each."""
+    found: list[str] = []
+    tokens = ""
+    for name in head:
+        if name.endswith(" send 2"):
+            tokens = name.removesuffix(" send 2")
+            found.append(f"{tokens} tokens, send 2")
+        else:
+            found.append(f"{tokens} tokens, send 3" if name == "send 3" else name)
+    return found

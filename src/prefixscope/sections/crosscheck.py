@@ -1,0 +1,99 @@
+"""Predicted beside measured: what the release's own scheduler says of the same requests, and where the two part."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+
+from prefixscope import frames
+from prefixscope.material import Material
+from prefixscope.quantities import count, number
+from prefixscope.sections.section import Section, Table, command, empty
+
+
+def predicted(material: Material) -> Section:
+    """The section; a send in which the two differ is a row of its own, marked."""
+    title, section_id = "Predicted beside measured", "crosscheck"
+    sent = material.sent[material.sent["status"] == "ok"]
+    known = sent[sent["predicted_agrees"].notna()]
+    if not len(known):
+        missing = "No hit has been predicted with the engine's own scheduler."
+        found = empty(material, section_id, title, missing, "crosscheck")
+        # Not a notebook of its own: every notebook that measures predicts, and the report makes up what is missing.
+        return replace(found, command=command(None)) if found.command == command("crosscheck") else found
+    wrong = known[~known["predicted_agrees"].astype(bool)]
+    tables = [_by_configuration(sent)]
+    if len(wrong):
+        tables.insert(0, _differences(wrong))
+    return Section(
+        id=section_id,
+        title=title,
+        before=(
+            "The scheduler of the same vLLM release was given the KV cache groups that the server's trace names and "
+            "the same requests, without a model or weights. What it would hit must be what the server hit.",
+        ),
+        findings=(("Found", agreement(material)),),
+        after=(
+            "The case is in this file: `prefixscope predict --trace report.html` replays it, on any machine and under "
+            "any other release or interval; `prefixscope export-test report.html` writes it as a test for vLLM.",
+        ),
+        tables=tuple(tables),
+    )
+
+
+def agreement(material: Material) -> str:
+    """One sentence: in how many sends prediction and measurement are the same; empty where nothing was predicted."""
+    sent = material.sent[material.sent["status"] == "ok"]
+    known = sent["predicted_agrees"].dropna()
+    if not len(known):
+        return ""
+    release = ", ".join(sent["predicted_by"].dropna().unique())
+    same, total = int(known.sum()), len(known)
+    rest = len(sent) - total
+    text = (
+        f"the scheduler of vLLM {release} gives the measured hit, to the token, in {same:,} of {count(total, 'send')}"
+    )
+    if same < total:
+        text += f"; in {total - same:,} it does not, and neither number is to be trusted there"
+    if rest:
+        text += f" ({count(rest, 'send')} could not be compared)"
+    return text[:1].upper() + text[1:] + "."
+
+
+def _differences(wrong: pd.DataFrame) -> Table:
+    rows = tuple(
+        (
+            str(row.config),
+            str(row.prompt),
+            str(row.send_label),
+            number(row.cached_tokens),
+            number(row.predicted_tokens),
+            str(row.request_id),
+        )
+        for row in wrong.itertuples()
+    )
+    return Table(
+        caption="Sends in which prediction and measurement differ.",
+        columns=("configuration", "prompt", "send", "measured", "predicted", "request in the trace"),
+        rows=rows,
+        numeric=frozenset({"measured", "predicted"}),
+        bad=frozenset(range(len(rows))),
+    )
+
+
+def _by_configuration(sent: pd.DataFrame) -> Table:
+    table = frames.crosscheck(sent)
+    return Table(
+        caption="Sends by configuration: predicted, the same as measured, different.",
+        columns=("configuration", "predicted by", "sends", "predicted", "agree", "differ"),
+        rows=tuple(
+            (
+                str(row.config),
+                "—" if pd.isna(row.predicted_by) else f"vLLM {row.predicted_by}",
+                *map(number, (row.sends, row.predicted, row.agree, row.differ)),
+            )
+            for row in table.itertuples()
+        ),
+        numeric=frozenset({"sends", "predicted", "agree", "differ"}),
+    )

@@ -1,0 +1,77 @@
+"""The releases after the incident's, served: hits of the incident's prompt, and the tracer's account of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from prefixscope import engine as engines
+from prefixscope import prompts
+from prefixscope.diagnosis import explain
+from prefixscope.geometry import traced
+from prefixscope.investigation import Investigation
+from prefixscope.measure import Sender, new_salt
+from prefixscope.runs import Run
+from prefixscope.setting import Setting
+from prefixscope.target import Target
+from prefixscope.trace import Trace
+
+pytestmark = pytest.mark.engine
+
+TOKENS, HIT = 6_446, 6_336
+
+
+@dataclass(frozen=True)
+class Served:
+    """Three sends of one prompt on one release, and the trace of its server."""
+
+    version: str
+    rows: list[dict[str, Any]]
+    trace: Trace
+
+
+@pytest.fixture(scope="module", params=["0.30.0", "0.31.0", "0.32.0"])
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    version = request.param
+    engines.ensure(version, progress=print, to_serve=True)
+    target = Target(kind="embedded", engine=version)
+    run = Run.create(tmp_path_factory.mktemp("served") / "run", target=target.to_json(), parameters={})
+    investigation = Investigation(run, target)
+    try:
+        setting = Setting(interval=0)
+        with investigation.stage("trace") as stage, investigation.server(setting, stage) as (client, server_id):
+            sender, salt = Sender(investigation, stage, client, server_id, setting), new_salt()
+            prompt = prompts.build(sender.count(sender.base), TOKENS, 1)
+            # One token each: without triton-cpu the drafter of 0.30.0's CPU build ends the engine at the second.
+            rows = [sender.send(prompt, model=sender.base, salt=salt)[1] for _ in range(3)]
+        yield Served(version, rows, traced(investigation.path))
+    finally:
+        investigation.stop_servers()
+
+
+def test_the_second_send_hits(served: Served) -> None:
+    """From 0.30.0 on the second send hits, at interval 0 and with MTP, one block short of full."""
+    assert [row["cached_tokens"] for row in served.rows] == [0, HIT, HIT]
+
+
+def test_rows_and_lookups_meet_by_request_id(served: Served) -> None:
+    """Each row's request is in the trace, and its reconciled hit, as admitted, is what usage reported."""
+    for row in served.rows:
+        lookup = served.trace.lookup(row["request_id"])
+        assert lookup is not None
+        assert (lookup.prompt_tokens, lookup.hit_tokens) == (row["prompt_tokens"], row["cached_tokens"])
+        assert lookup.cached_tokens == row["cached_tokens"]
+    assert [explain(served.trace, row["request_id"]).cause for row in served.rows] == ["cold", "spec_drop", "spec_drop"]
+    assert served.trace.warnings == ()
+
+
+def test_the_header_is_this_release_and_geometry(served: Served) -> None:
+    """The header names the release, five sliding-window groups of 32-token blocks and a full one of 64."""
+    (header,) = served.trace.headers
+    kinds = sorted((group.kind, group.block_size, group.window or 0) for group in header.groups)
+    assert kinds == [("full", 64, 0), *[("sliding", 32, 1024)] * 5]
+    assert header.version.startswith(served.version)
+    assert (header.scheduler_block, header.interval, header.spec_method, header.spec_tokens) == (64, 0, "mtp", 3)
