@@ -30,7 +30,7 @@ def serving(bench: Bench, setting: Setting) -> Iterator[str]:
 def test_a_server_that_reuses_passes_under_both_names(bench: Bench) -> None:
     """With MTP, the adapter and interval 1024 a resend and a second turn are reused: exit 0, three requests each."""
     with serving(bench, Setting(lora=True, interval=1024)) as url:
-        for name in ("gemma4-tiny", "gemma4-tiny-lora"):
+        for name in ("gemma4-small", "gemma4-small-lora"):
             done = prefixscope("check", url, "--model", name, "--tokens", "3000", "--min-reuse", "0.9", "--json")
             answer = json.loads(done.stdout)
             assert (done.returncode, answer["verdict_code"], answer["requests"]) == (0, "reuses", 3), done.stderr
@@ -50,14 +50,14 @@ def test_facts_have_their_sources(bench: Bench) -> None:
     assert facts["draft tokens a step"]["value"] == 3
     assert facts["engines behind the address"]["value"] == 1
     assert int(facts["pool, tokens"]["value"]) > 100_000
-    assert facts["LoRA names"]["value"] == "gemma4-tiny-lora"
+    assert facts["LoRA names"]["value"] == "gemma4-small-lora"
     assert facts["batched tokens a step, at most"] == {**facts["batched tokens a step, at most"], "value": None}
 
 
 def test_the_messages_endpoint_counts_under_its_own_names(bench: Bench) -> None:
     """vLLM's /v1/messages leaves the cached part out of input_tokens; read back, prompt and hit are the chat's own."""
     body = {
-        "model": "gemma4-tiny",
+        "model": "gemma4-small",
         "max_tokens": 1,
         "messages": [{"role": "user", "content": "Messages. " + prompts.text(7, 1_500)}],
     }
