@@ -6,7 +6,7 @@ CPU builds serve and predict; of a release that has none, the scheduler alone is
 CACHE/engines/base-XXXXXXXX/      a virtual environment: PyTorch and vLLM's other requirements, shared by versions
       engines/vllm-XXXXXXXX/      one vLLM version: site/ (the package), env/ (a virtual environment that sees site/
                                   and the base's packages, and holds nothing itself), cache/ (what vLLM writes)
-      models/gemma4-tiny-XXXX/    the embedded model
+      models/gemma4-tiny-XXXX/    the generated model, where the trained one that travels with the package is missing
 ```
 A folder counts once its ``complete.json`` is there, which is written last: an interrupted install is swept away and
 redone, never used.
@@ -25,9 +25,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
 from prefixscope.errors import EngineError
 from prefixscope.installer import Installer, folder_bytes
-from prefixscope.model import Model, ensure_model
+from prefixscope.model import Model
+from prefixscope.trained import embedded_model
 
 DEFAULT_VERSION = "0.29.0"
 MARKER = "complete.json"
@@ -133,6 +136,10 @@ class Engine:
             *("--distributed-executor-backend", "uni"),
         )
 
+    def drafting_flags(self) -> tuple[str, ...]:
+        """What makes a server with a drafter say in each answer what was accepted; nothing before vLLM 0.29.0."""
+        return ("--per-request-spec-decode-metrics", "detailed") if Version(self.version) >= Version("0.29.0") else ()
+
 
 @dataclass(frozen=True, slots=True)
 class Installed:
@@ -160,7 +167,7 @@ def find(version: str) -> Engine | None:
     """The installed engine of that version, or None. Touches no network; a missing model is generated again."""
     for path, facts in _versions():
         if facts["version"] == version:
-            model = ensure_model(cache_folder() / "models")
+            model = embedded_model(cache_folder() / "models")
             return Engine(version, _python(path / "env"), (), model, _can_serve(facts))
     return None
 

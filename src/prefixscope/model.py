@@ -1,8 +1,9 @@
-"""The embedded model: a tiny Gemma-4-shaped target, its MTP drafter and a LoRA adapter, generated from a recipe.
+"""The generated model: a tiny Gemma-4-shaped target, its MTP drafter and a LoRA adapter, drawn from a recipe.
 
 The recipe (``data/models/gemma4-tiny/recipe.json``) holds configs, seeds and scales; the weights are drawn here, so
 that nothing large is shipped, and every generated file is checked against the digest in the recipe. The model knows
-nothing: it is there for its shape (the KV cache groups) and for answers that differ from token to token.
+nothing: it is there for its shape (the KV cache groups), for answers that differ from token to token, and where the
+trained model (:mod:`prefixscope.trained`) is missing.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def ensure_model(folder: Path) -> Model:
     expected: Mapping[str, str] = recipe["sha256"]
     # Named for its content: a later recipe never changes files that a running server has open.
     home = folder / f"{recipe['name']}-{digest(expected, 8)}"
-    if _digests(home) != expected:
+    if digests(home) != expected:
         try:
             _generate_into(home, recipe)
         except OSError as error:
@@ -75,13 +76,13 @@ def generate(folder: Path, recipe: Mapping[str, Any]) -> dict[str, str]:
     for part, shapes in (("target", target_shapes), ("drafter", drafter_shapes)):
         section = recipe[part]
         _write_folder(folder / part, "config.json", section["config"], "model.safetensors", draw(shapes, recipe, part))
-        for name, text in _tokenizer_files(recipe["tokenizer"]).items():
+        for name, text in tokenizer_files(recipe["tokenizer"]).items():
             (folder / part / name).write_text(text, encoding="utf-8")
     adapter = draw(lora_shapes, recipe, "lora")
     _write_folder(
         folder / "lora", "adapter_config.json", recipe["lora"]["config"], "adapter_model.safetensors", adapter
     )
-    return _digests(folder)
+    return digests(folder)
 
 
 def _generate_into(home: Path, recipe: Mapping[str, Any]) -> None:
@@ -102,11 +103,12 @@ def _generate_into(home: Path, recipe: Mapping[str, Any]) -> None:
         try:
             made.rename(home)
         except OSError:
-            if _digests(home) != recipe["sha256"]:  # else another process was faster, with the same files
+            if digests(home) != recipe["sha256"]:  # else another process was faster, with the same files
                 raise
 
 
-def _digests(folder: Path) -> dict[str, str]:
+def digests(folder: Path) -> dict[str, str]:
+    """Each file's sha256 by its name relative to the folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
@@ -250,8 +252,10 @@ def byte_symbols() -> list[str]:
     return [chr(byte if byte in plain else next(spare)) for byte in range(256)]
 
 
-def _tokenizer_files(tokenizer: Mapping[str, Any]) -> dict[str, str]:
-    """One token per byte, id = number of specials + byte value, no merges: prompts are token-exact by construction."""
+def tokenizer_files(tokenizer: Mapping[str, Any]) -> dict[str, str]:
+    """Tokenizer, its settings and chat template, by file name.
+
+    One token per byte, id = number of specials + byte value, no merges: prompts are token-exact by construction."""
     specials: list[str] = tokenizer["specials"]
     vocabulary = {text: index for index, text in enumerate([*specials, *byte_symbols()])}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}

@@ -8,11 +8,13 @@ rows carry what the server counted.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from prefixscope import shapes
 from prefixscope.errors import TargetError
 from prefixscope.setting import digest
+from prefixscope.shapes import Stream, pick
 
 Message = dict[str, str]
 Count = Callable[[Sequence[Message]], "tuple[int, ...] | None"]
@@ -69,24 +71,29 @@ class Prompt:
 
 def words(seed: int) -> Iterator[str]:
     """An endless, reproducible stream of plain sentences."""
-    # random.Random.random() is documented to repeat across Python versions; choice() is not.
     draw = random.Random(seed)
-
-    def pick(options: str) -> str:
-        entries = options.split("|")
-        return entries[int(draw.random() * len(entries))]
-
     while True:
         number = int(draw.random() * 9000) + 1000
-        sentence = f"{pick(_SUBJECTS)} {pick(_VERBS)} {pick(_OBJECTS)} {pick(_PLACES)}, entry {number}. "
+        said = " ".join(pick(draw, part) for part in (_SUBJECTS, _VERBS, _OBJECTS, _PLACES))
+        sentence = f"{said}, entry {number}. "
         yield sentence[0].upper() + sentence[1:]
 
 
-def text(seed: int, chars: int) -> str:
+SHAPES: Mapping[str, tuple[str, Stream]] = {
+    "prose": ("Continue this log in the same words.", words),
+    "code": ("Continue this Python module in the same style.", shapes.code),
+    "XML": ("Continue this list of rules in the same form.", shapes.xml),
+    "tool arguments": ("Continue this list of tool calls, one JSON object a line.", shapes.tool_arguments),
+    "repetition": ("Repeat this line.", shapes.repetition),
+}
+"""What a shape's prompt asks for, and the text that follows."""
+
+
+def text(seed: int, chars: int, stream: Stream = words) -> str:
     """The first ``chars`` characters of the stream."""
     parts: list[str] = []
     size = 0
-    for sentence in words(seed):
+    for sentence in stream(seed):
         parts.append(sentence)
         size += len(sentence)
         if size >= chars:
@@ -94,11 +101,11 @@ def text(seed: int, chars: int) -> str:
     return "".join(parts)[: max(0, chars)]
 
 
-def build(count: Count, tokens: int, seed: int, *, head: str = "", name: str = "") -> Prompt:
+def build(count: Count, tokens: int, seed: int, *, head: str = "", name: str = "", stream: Stream = words) -> Prompt:
     """One user message of exactly ``tokens`` prompt tokens where the tokenizer can be asked.
 
-    ``head`` begins the message (for a shared prefix). Where no cut of the text gives the exact count, the nearest
-    from below is taken; ``Prompt.exact`` says so.
+    ``head`` begins the message (for a shared prefix), and ``stream`` is the text that fills it. Where no cut of the
+    text gives the exact count, the nearest from below is taken; ``Prompt.exact`` says so.
     """
     name = name or f"{tokens:,} tokens"
     if tokens > MAX_TOKENS:
@@ -107,7 +114,7 @@ def build(count: Count, tokens: int, seed: int, *, head: str = "", name: str = "
         )
 
     def messages(chars: int) -> tuple[Message, ...]:
-        return ({"role": "user", "content": head + text(seed, chars)},)
+        return ({"role": "user", "content": head + text(seed, chars, stream)},)
 
     low = count(messages(0))
     if low is None:
@@ -199,3 +206,16 @@ def document(count: Count, tokens: int, seed: int) -> Prompt:
     return build(
         count, tokens, seed, head=f"Summarise this log, number {seed}, in one paragraph.\n\n", name=f"document {seed}"
     )
+
+
+def given(count: Count, messages: Sequence[Message], name: str) -> Prompt:
+    """A prompt that is there already; its length is an estimate where the tokenizer can't be asked."""
+    ids = count(messages)
+    chars = sum(len(message["content"]) for message in messages)
+    return Prompt(name, len(ids) if ids else max(1, round(chars / CHARS_PER_TOKEN)), 0, tuple(messages), ids)
+
+
+def shaped(count: Count, shape: str, tokens: int, seed: int) -> Prompt:
+    """A prompt of one of the ``SHAPES``, ended in the middle of its text for the answer to go on."""
+    request, stream = SHAPES[shape]
+    return build(count, tokens, seed, head=f"{request}\n\n", name=f"{shape} {seed}", stream=stream)

@@ -1,15 +1,17 @@
-"""The embedded model's files: digests, tensors, tokenizer."""
+"""The embedded models' files: digests, tensors, tokenizer."""
 
 from __future__ import annotations
 
 import copy
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from prefixscope import model as models
+from prefixscope import trained
 from prefixscope.errors import EngineError, PrefixscopeError
 from prefixscope.resources import data_path
 
@@ -140,3 +142,52 @@ def test_missing_data_is_an_error_with_a_remedy() -> None:
     assert data_path("models").is_dir()
     with pytest.raises(PrefixscopeError, match="reinstall"):
         data_path("models", "no-such-model")
+
+
+# --- the trained model ------------------------------------------------------------------------------------------------
+
+
+def test_the_trained_model_is_whole_and_small() -> None:
+    """It is served from where the package lies, with every digest as recorded and no file above 5 MB."""
+    found = trained.trained_model()
+    assert found is not None
+    assert found.name == "gemma4-small"
+    assert found.target.parent == data_path("models", "gemma4-small")
+    sizes = [file.stat().st_size for file in found.target.parent.rglob("*") if file.is_file()]
+    assert max(sizes) <= 5_000_000
+    assert sum(sizes) <= 15_000_000
+
+
+def test_both_models_have_one_attention_layout(made: models.Model) -> None:
+    """Kinds of layer, heads, window and tokenizer are the generated model's, so groups, blocks and prompts are too."""
+    found = trained.trained_model()
+    assert found is not None
+    ours, theirs = (json.loads((one.target / "config.json").read_text()) for one in (found, made))
+    different = {name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)}
+    assert different == {"hidden_size", "intermediate_size"}
+    for part in ("target", "drafter"):
+        for name in ("tokenizer.json", "chat_template.jinja"):
+            assert (getattr(found, part) / name).read_bytes() == (getattr(made, part) / name).read_bytes()
+
+
+def test_trained_tensors_are_the_architectures() -> None:
+    """Names and shapes of the trained target and drafter are those of their configurations."""
+    found = trained.trained_model()
+    assert found is not None
+    for folder, shapes in ((found.target, models.target_shapes), (found.drafter, models.drafter_shapes)):
+        tensors = {name: value.shape for file in folder.glob("*.safetensors") for name, value in read(file).items()}
+        assert tensors == dict(shapes(json.loads((folder / "config.json").read_text())))
+
+
+def test_a_damaged_trained_model_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a file is missing or another one, the generated model is served."""
+    shipped = data_path("models")
+    copied = Path(shutil.copytree(shipped / "gemma4-small", tmp_path / "small"))
+    monkeypatch.setattr(trained, "data_path", lambda *parts: copied)
+    assert trained.embedded_model(tmp_path / "made").name == "gemma4-small"
+    assert not (tmp_path / "made").exists()
+    weights = copied / "drafter" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    assert trained.embedded_model(tmp_path / "made").name == "gemma4-tiny"
+    (copied / "training.json").unlink()
+    assert trained.trained_model() is None
