@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +19,7 @@ from typing import Any
 
 BLOCK = 64
 CHAT, MODELS, METRICS, TOKENIZE, VERSION = "/v1/chat/completions", "/v1/models", "/metrics", "/tokenize", "/version"
+DETOKENIZE = "/detokenize"
 HTML_PAGE = "<!doctype html><html><head><title>Welcome</title></head><body>a web server, not vLLM</body></html>"
 BOS, TURN, END = 256, 257, 258
 
@@ -61,7 +62,18 @@ class StubServer:
     tokenizer : ``bytes``; ``pairs`` counts every byte twice, so half of all lengths can't be made; None has no
         ``/tokenize``.
     has_metrics, engines, prefix_caching : of the ``/metrics`` page.
-    hits_skew : added to the hits that ``/metrics`` counts for each request.
+    hits_skew, others_tokens : added to the hits and queries that ``/metrics`` counts for each request.
+    labels, more_metrics : further labels of ``vllm:cache_config_info``; further lines of the page.
+    owned_by, headers : of ``/v1/models``; of every answer.
+    block : tokens of one block; sends : how often a prefix must have been sent before it hits (2: the third send does).
+    ranks : caches that requests take turns on, each a server of its own to ``/metrics`` where ``balanced``;
+        ``X-data-parallel-rank`` picks one where ``pins``.
+    refuses : fields that get a 400.
+    head : what the chat template writes before the first message.
+    draft : how many tokens a drafter guesses per step; None has no drafter.
+    accepts : number of the step → how many of them are right.
+    reports_drafting : a drafter's score stands in each answer too.
+    others : tokens that other traffic generates during each answer.
     max_model_len : longer prompts are a 400.
     answer : prompt token ids, salt and number of the request → the answer's token ids (bytes).
     edit : changes a chat answer before it is sent; gets the answer and the request's body. It may give a Reply.
@@ -79,15 +91,30 @@ class StubServer:
         self.has_metrics = True
         self.engines = 1
         self.prefix_caching = True
-        self.hits_skew = 0
+        self.hits_skew = self.others_tokens = 0
+        self.labels: dict[str, str] = {}
+        self.more_metrics: list[str] = []
+        self.owned_by: str | None = "vllm"
+        self.headers: dict[str, str] = {}
+        self.block, self.sends = BLOCK, 1
+        self.ranks, self.balanced, self.pins = 1, False, True
+        self.refuses: tuple[str, ...] = ()
+        self.head: Callable[[], str] = lambda: ""
+        self.draft: int | None = None
+        self.accepts: Callable[[int], int] = lambda step: 0
+        self.reports_drafting = True
+        self.others = 0
         self.max_model_len = 16_384
         self.answer: Callable[[Sequence[int], str, int], list[int]] = default_answer
         self.edit: Callable[[dict[str, Any], dict[str, Any]], Any] = lambda answer, request: answer
         self.requests: list[tuple[str, dict[str, Any], dict[str, str]]] = []
         self._once: dict[str, deque[Reply]] = {}
         self._always: dict[str, Reply] = {}
-        self._cache: set[tuple[Any, ...]] = set()
+        self._cache: Counter[int] = Counter()
+        self._turn = self._pages = 0
         self._queries = self._hits = 0
+        self._generated = self._drafts = 0
+        self._accepted: list[int] = []
         self._lock = threading.Lock()
         self._http = _Server(("127.0.0.1", 0), _handler(self))
         self.port = self._http.server_address[1]
@@ -121,7 +148,7 @@ class StubServer:
     def tokens(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """A chat prompt's token ids: turn mark, the role's first byte, the bytes, end mark; then the answer's mark."""
         copies = 2 if self.tokenizer == "pairs" else 1
-        ids = [BOS]
+        ids = [BOS, *self.head().encode()]
         for message in messages:
             content = [byte for byte in message["content"].encode() for _ in range(copies)]
             ids += [TURN, ord(message["role"][0]), *content, END]
@@ -145,6 +172,7 @@ class StubServer:
                 METRICS: self._metrics,
                 TOKENIZE: self._tokenize,
                 VERSION: self._version,
+                DETOKENIZE: self._detokenize,
                 CHAT: self._chat,
             }
             return routes[path](body, headers) if path in routes else error(404, "Not Found")
@@ -153,6 +181,7 @@ class StubServer:
         entries: list[dict[str, Any]] = [{"id": self.model, "parent": None, "max_model_len": self.max_model_len}]
         if self.lora:
             entries.append({"id": self.lora, "parent": self.model, "max_model_len": None})
+        entries = [{**entry, "owned_by": self.owned_by} for entry in entries]
         return Reply(body={"object": "list", "data": [{"object": "model", **entry} for entry in entries]})
 
     def _version(self, body: dict[str, Any], headers: dict[str, str]) -> Reply:
@@ -163,6 +192,13 @@ class StubServer:
             return error(404, "Not Found")
         ids = self.tokens(body["messages"])
         return Reply(body={"count": len(ids), "max_model_len": self.max_model_len, "tokens": ids})
+
+    def _detokenize(self, body: dict[str, Any], headers: dict[str, str]) -> Reply:
+        if self.tokenizer is None:
+            return error(404, "Not Found")
+        return Reply(
+            body={"prompt": bytes(token for token in body["tokens"] if token < 256).decode("utf-8", "replace")}
+        )
 
     def _metrics(self, body: dict[str, Any], headers: dict[str, str]) -> Reply:
         if not self.has_metrics:
@@ -178,11 +214,29 @@ class StubServer:
                 lines.append(
                     f'vllm:prefix_cache_{name}_total{{engine="{engine}",model_name="{self.model}"}} {float(share)}'
                 )
+        totals = {"generation_tokens": self._generated, "prompt_tokens": self._queries}
+        if self.draft is not None:
+            totals |= {
+                "spec_decode_num_drafts": self._drafts,
+                "spec_decode_num_draft_tokens": self._drafts * self.draft,
+            }
+            totals |= {"spec_decode_num_accepted_tokens": sum(self._accepted)}
+            lines += [
+                f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{place}"}} '
+                f"{sum(1 for accepted in self._accepted if accepted > place)}.0"
+                for place in range(self.draft)
+            ]
+        lines += [f'vllm:{name}_total{{engine="0"}} {value}.0' for name, value in totals.items()]
         for engine in range(self.engines):
             labels = (
                 f'block_size="32",enable_prefix_caching="{self.prefix_caching}",engine="{engine}",num_gpu_blocks="4096"'
             )
+            labels += "".join(f',{name}="{value}"' for name, value in self.labels.items())
             lines.append(f"vllm:cache_config_info{{{labels}}} 1.0")
+        if self.balanced:
+            self._pages += 1
+            lines.append(f"process_start_time_seconds 1.7e+09{self._pages % self.ranks}")
+        lines += self.more_metrics
         return Reply(body="\n".join([*lines, ""]), headers={"Content-Type": "text/plain; version=0.0.4"})
 
     def _chat(self, body: dict[str, Any], headers: dict[str, str]) -> Reply:
@@ -193,9 +247,17 @@ class StubServer:
             return error(
                 400, f"This model's maximum context length is {self.max_model_len} tokens. Your request has {len(ids)}."
             )
+        for name in self.refuses:
+            if name in body:
+                return error(400, f"Unsupported parameter: '{name}'")
         salt = body.get("cache_salt") or ""
-        cached = self._look_up_and_store(ids, (body["model"], salt if self.honours_salt else ""))
-        answered = self.answer(ids, salt, len(self.sent()))[: body["max_tokens"]]
+        rank = self._turn % self.ranks
+        self._turn += 1
+        if self.pins and "x-data-parallel-rank" in headers:
+            rank = int(headers["x-data-parallel-rank"])
+        cached = self._look_up_and_store(ids, (body["model"], salt if self.honours_salt else "", str(rank)))
+        budget = body.get("max_tokens") or body.get("max_completion_tokens") or 1
+        answered = self.answer(ids, salt, len(self.sent()))[:budget]
         choice: dict[str, Any] = {
             "index": 0,
             "message": {"role": "assistant", "content": bytes(answered).decode("utf-8", "replace")},
@@ -219,6 +281,11 @@ class StubServer:
                 "prompt_tokens_details": {"cached_tokens": cached} if self.reports_cached else None,
             },
         }
+        steps = self._decode(len(answered))
+        if body.get("stream"):
+            return Reply(
+                body=self._streamed(answer, answered, steps, body), headers={"Content-Type": "text/event-stream"}
+            )
         edited = self.edit(answer, body)
         return (
             edited
@@ -226,16 +293,53 @@ class StubServer:
             else Reply(body=edited, headers={"X-Request-Id": headers.get("x-request-id", "")})
         )
 
-    def _look_up_and_store(self, ids: Sequence[int], space: tuple[str, str]) -> int:
+    def _decode(self, tokens: int) -> list[int]:
+        """How many of the drafted tokens each step after the first token accepted; the counters move."""
+        self._generated += tokens + self.others
+        steps: list[int] = []
+        while self.draft is not None and 1 + sum(steps) + len(steps) < tokens:
+            left = tokens - 2 - sum(steps) - len(steps)
+            steps.append(min(self.accepts(len(steps)), self.draft, left))
+        self._drafts += len(steps)
+        self._accepted += steps
+        return steps
+
+    def _streamed(self, answer: dict[str, Any], ids: list[int], steps: list[int], body: dict[str, Any]) -> str:
+        """The answer as server-sent events: the role alone, a chunk for each step, usage, the end."""
+        sizes = [1, *(1 + accepted for accepted in steps)] if self.draft is not None else [1] * len(ids)
+        deltas: list[tuple[dict[str, Any], list[int]]] = [({"role": "assistant", "content": ""}, [])]
+        for size in sizes:
+            done = sum(len(chunk) for _, chunk in deltas)
+            chunk = ids[done : done + size]
+            deltas.append(({"content": bytes(chunk).decode("utf-8", "replace")}, chunk))
+        events: list[dict[str, Any]] = []
+        for place, (delta, chunk) in enumerate(deltas):
+            choice = {"index": 0, "delta": delta, "finish_reason": "length" if place + 1 == len(deltas) else None}
+            if body.get("return_token_ids") and chunk:
+                choice["token_ids"] = chunk
+            events.append({"id": answer["id"], "choices": [choice]})
+        score = {
+            "num_spec_steps": len(steps),
+            "num_accepted_draft_tokens": sum(steps),
+            "num_draft_tokens": len(steps) * (self.draft or 0),
+            "acceptance_histogram": [steps.count(n) for n in range((self.draft or 0) + 1)],
+        }
+        last = {"id": answer["id"], "choices": [], "usage": answer["usage"]}
+        if self.draft is not None and self.reports_drafting:
+            last["metrics"] = {"speculative_decoding": score}
+        events.append(last)
+        return "".join(f"data: {json.dumps(self.edit(event, body))}\n\n" for event in events) + "data: [DONE]\n\n"
+
+    def _look_up_and_store(self, ids: Sequence[int], space: tuple[str, ...]) -> int:
         """The hit length of a prompt, which is then in the cache. At least one token is always computed."""
         hit, key, whole = 0, hash(space), True
-        for stop in range(BLOCK, len(ids) + 1, BLOCK):
-            key = hash((key, tuple(ids[stop - BLOCK : stop])))
-            whole = whole and (key,) in self._cache and stop < len(ids)
+        for stop in range(self.block, len(ids) + 1, self.block):
+            key = hash((key, tuple(ids[stop - self.block : stop])))
+            whole = whole and self._cache[key] >= self.sends and stop < len(ids)
             hit = stop if whole else hit
-            self._cache.add((key,))
+            self._cache[key] += 1
         hit = hit if self.prefix_caching else 0
-        self._queries += len(ids)
+        self._queries += len(ids) + self.others_tokens
         self._hits += hit + self.hits_skew
         return hit
 
@@ -273,7 +377,12 @@ def _handler(stub: StubServer) -> type[BaseHTTPRequestHandler]:
                 return
             payload = reply.payload
             self.send_response(reply.status)
-            named = {"Content-Type": "application/json", **reply.headers, "Content-Length": str(len(payload))}
+            named = {
+                "Content-Type": "application/json",
+                **stub.headers,
+                **reply.headers,
+                "Content-Length": str(len(payload)),
+            }
             for name, value in named.items():
                 self.send_header(name, value)
             # One write for head and body: two would wait for each other's acknowledgement, 40 ms a request.

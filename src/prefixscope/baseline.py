@@ -84,7 +84,12 @@ def run(
         given = [series for series in plan if series.setting.interval is None]
         asked = [series for series in plan if series.setting.interval is not None]
         measure(
-            investigation, stage, given, then=asked[0].setting if asked else None, keep_last=keep_last and not asked
+            investigation,
+            stage,
+            given,
+            then=asked[0].setting if asked else None,
+            keep_last=keep_last and not asked,
+            keep=[setting for setting, _ in chosen if investigation.compared_later(setting)],
         )
         legal = legal_interval(default_header(investigation), workaround) if asked else workaround
         if legal is None:

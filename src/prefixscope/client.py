@@ -15,19 +15,25 @@ from urllib.parse import urlsplit
 
 import requests
 
+from prefixscope import tls, usage
 from prefixscope.errors import Rejected, TargetError, Unreachable, mask, remember_secret
+from prefixscope.usage import integer as integer
+from prefixscope.usage import mapping as mapping
 
 MAX_BODY_CHARS = 600
 RETRY_STATUS = frozenset({429, 503})
+CHAT = "/v1/chat/completions"
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """One entry of ``/v1/models``. ``parent`` is set for a LoRA adapter (vLLM)."""
+    """One entry of ``/v1/models``. ``parent`` is set for a LoRA adapter, ``root`` is equal for aliases (vLLM)."""
 
     name: str
     parent: str | None = None
     max_model_len: int | None = None
+    root: str | None = None
+    owned_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,7 @@ class Completion:
     margins : at each answered token, the log-probability of the best token minus the second best, nats.
     seconds : wall time of the whole call; with ``max_tokens`` 1 this is the time to the first token.
     retries : how often the server said 429 or 503 first.
+    cached_from : the field of ``usage`` that ``cached_tokens`` was read from; empty where none has it.
     """
 
     request_id: str
@@ -57,6 +64,7 @@ class Completion:
     seconds: float
     retries: int = 0
     usage: Mapping[str, Any] = field(default_factory=dict)
+    cached_from: str = ""
 
 
 def read_key(key_env: str) -> str | None:
@@ -87,6 +95,10 @@ class Client:
     url : the server's root (``http://host:8000``); a trailing ``/v1`` is accepted.
     key_env : name of the environment variable that holds the API key; the key itself is never stored elsewhere.
     verify : False accepts any TLS certificate; the caller has to ask for it.
+
+    Attributes
+    ----------
+    answered_with : the headers of the newest response, their names in any case.
     """
 
     def __init__(self, url: str, *, key_env: str = "", verify: bool = True, retry_budget_s: float = 60.0) -> None:
@@ -95,6 +107,7 @@ class Client:
             url = "http://" + url
         self.url = url.removesuffix("/chat/completions").removesuffix("/v1")
         self.retry_budget_s = retry_budget_s
+        self.answered_with: Mapping[str, str] = {}
         self._session = requests.Session()
         self._session.verify = verify
         if _is_local(self.url):
@@ -135,12 +148,23 @@ class Client:
         body = self._json("GET", "/v1/models")
         entries = body.get("data")
         if not isinstance(entries, list):
-            raise self._malformed("/v1/models", body, "no list under 'data'")
+            raise self.malformed("/v1/models", body, "no list under 'data'")
         return tuple(
-            ServedModel(str(entry["id"]), entry.get("parent"), _int(entry.get("max_model_len")))
+            ServedModel(
+                str(entry["id"]),
+                _text(entry.get("parent")),
+                integer(entry.get("max_model_len")) or integer(mapping(entry.get("meta")).get("n_ctx")),
+                _text(entry.get("root")),
+                _text(entry.get("owned_by")),
+            )
             for entry in entries
             if isinstance(entry, dict) and entry.get("id")
         )
+
+    def server_info(self) -> dict[str, Any]:
+        """vLLM's ``/server_info`` (open in its development mode only): configuration and variables; empty elsewhere."""
+        body = self._optional_json("/server_info?config_format=json")
+        return body if isinstance(body, dict) and isinstance(body.get("vllm_config"), dict) else {}
 
     def metrics(self) -> str | None:
         """The Prometheus text of ``/metrics``; None where there is none."""
@@ -154,7 +178,13 @@ class Client:
         """The token ids of a chat prompt, template included (vLLM's ``/tokenize``); None where there is no endpoint."""
         body = self._optional_json("/tokenize", {"model": model, "messages": list(messages)}, timeout_s=30)
         tokens = body.get("tokens") if isinstance(body, dict) else None
-        return tuple(tokens) if isinstance(tokens, list) and all(isinstance(t, int) for t in tokens) else None
+        # llama.cpp's server has a /tokenize of its own, which answers messages with an empty list.
+        return integers(tokens)
+
+    def detokenize(self, tokens: Sequence[int], model: str) -> str | None:
+        """The text of token ids (vLLM's ``/detokenize``); None where there is no endpoint."""
+        body = self._optional_json("/detokenize", {"model": model, "tokens": list(tokens)}, timeout_s=30)
+        return _text(body.get("prompt")) if isinstance(body, dict) else None
 
     def chat(
         self,
@@ -167,42 +197,52 @@ class Client:
         logprobs: bool = False,
         extra: Mapping[str, Any] | None = None,
         expected_tokens: int = 0,
+        headers: Mapping[str, str] | None = None,
     ) -> Completion:
         """One greedy chat completion.
 
         ``expected_tokens`` (prompt length) only stretches the timeout: 60 s and one more per 100 prompt tokens.
+        ``extra`` adds fields to the body; one that is None takes the field out.
 
         Raises
         ------
         Unreachable, Rejected
             with what came back; a malformed answer is a Rejected with status 0.
         """
-        body: dict[str, Any] = {
-            "model": model,
-            "messages": list(messages),
-            "max_tokens": max_tokens,
-            "temperature": 0,
-            **({"cache_salt": salt} if salt else {}),
-            **({"logprobs": True, "top_logprobs": 2} if logprobs else {}),
-            **(extra or {}),
-        }
-        headers = {"X-Request-Id": request_id} if request_id else {}
-        path = "/v1/chat/completions"
+        body = chat_body(messages, model=model, max_tokens=max_tokens, salt=salt, logprobs=logprobs, extra=extra)
+        headers = {**({"X-Request-Id": request_id} if request_id else {}), **(headers or {})}
         answer, seconds, retries = self._send(
-            path, body, headers=headers, timeout_s=60 + expected_tokens / 100 + max_tokens, model=model
+            CHAT, body, headers=headers, timeout_s=60 + expected_tokens / 100 + max_tokens, model=model
         )
-        return _completion(self, path, answer, request_id, seconds, retries)
+        return _completion(self, CHAT, answer, request_id, seconds, retries)
 
     # --- transport ---------------------------------------------------------------------------------------------
 
     def _send(
         self, path: str, body: Mapping[str, Any], *, headers: Mapping[str, str], timeout_s: float, model: str
     ) -> tuple[dict[str, Any], float, int]:
+        response, started, retries = self.post(path, body, headers=headers, timeout_s=timeout_s, model=model)
+        seconds = time.perf_counter() - started
+        return self._decode(path, response), seconds, retries
+
+    def post(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        headers: Mapping[str, str],
+        timeout_s: float,
+        model: str,
+        stream: bool = False,
+    ) -> tuple[requests.Response, float, int]:
+        """The response, when its request was sent (``time.perf_counter``), and how often the server was busy before.
+
+        With ``stream`` the body is still to be read, and the response to be closed.
+        """
         spent, retries = 0.0, 0
         while True:
             start = time.perf_counter()
-            response = self._call("POST", path, body=body, headers=headers, timeout_s=timeout_s)
-            seconds = time.perf_counter() - start
+            response = self._call("POST", path, body=body, headers=headers, timeout_s=timeout_s, stream=stream)
             if response.status_code not in RETRY_STATUS:
                 break
             # A server that says "at once" again and again is asked less and less often all the same.
@@ -213,8 +253,8 @@ class Client:
             time.sleep(wait)
             spent, retries = spent + wait, retries + 1
         if response.status_code != 200:
-            raise self._rejected(path, response, model, retries)
-        return self._decode(path, response), seconds, retries
+            raise self._rejected(path, response, model, retries, body)
+        return response, start, retries
 
     def _call(
         self,
@@ -224,32 +264,45 @@ class Client:
         body: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 10.0,
+        stream: bool = False,
     ) -> requests.Response:
         try:
-            return self._session.request(
-                method, self.url + path, json=body, headers=dict(headers or {}), timeout=(5.0, timeout_s)
+            response = self._session.request(
+                method,
+                self.url + path,
+                json=body,
+                headers=dict(headers or {}),
+                timeout=(5.0, timeout_s),
+                stream=stream,
+                allow_redirects=False,  # a redirected POST would be sent again as a GET
             )
         except requests.exceptions.SSLError as error:
-            wrong = "WRONG_VERSION_NUMBER" in str(error) or "record layer" in str(error)
+            cause, remedy = tls.explain(str(error))
             raise Unreachable(
-                f"{method} {self.url}{path}: the TLS handshake failed",
-                cause="the server speaks plain HTTP" if wrong else "the certificate is not trusted here",
-                remedy="use http:// in the URL" if wrong else "point REQUESTS_CA_BUNDLE at the certificate's authority",
+                f"{method} {self.url}{path}: the TLS handshake failed", cause=cause, remedy=remedy
             ) from error
         except requests.exceptions.Timeout as error:
             raise Unreachable(
                 f"{method} {self.url}{path}: no answer within {timeout_s:.0f} s",
                 cause="the server is starting, overloaded or stuck",
-                remedy=f"curl -m 10 {self.url}/health, then run again with --resume",
+                remedy=f"curl -m 10 {self.url}/health, then try again (prefixscope run goes on with --resume)",
             ) from error
         except (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema) as error:
             raise Unreachable(f"{self.url!r} is not a URL", remedy="use the form http://host:8000") from error
         except requests.RequestException as error:
+            if tls.spoken_at(self.url):
+                raise Unreachable(
+                    f"{method} {self.url}{path}: {why_broken(error)}",
+                    cause="the server speaks HTTPS, and the URL says http://",
+                    remedy=f"use {self.url.replace('http://', 'https://', 1)}",
+                ) from error
             raise Unreachable(
-                f"{method} {self.url}{path}: {_reason(error)}",
+                f"{method} {self.url}{path}: {why_broken(error)}",
                 cause="no server listens there, or it closed the connection in the middle (its engine may have died)",
                 remedy=f"curl {self.url}/v1/models, and read the server's log",
             ) from error
+        self.answered_with = response.headers
+        return response
 
     def _json(self, method: str, path: str) -> dict[str, Any]:
         response = self._call(method, path)
@@ -268,12 +321,12 @@ class Client:
         try:
             body = response.json()
         except ValueError:
-            raise self._malformed(path, response.text, "not JSON") from None
+            raise self.malformed(path, response.text, "not JSON") from None
         if not isinstance(body, dict):
-            raise self._malformed(path, body, "not a JSON object")
+            raise self.malformed(path, body, "not a JSON object")
         return body
 
-    def _malformed(self, path: str, body: object, why: str) -> Rejected:
+    def malformed(self, path: str, body: object, why: str) -> Rejected:
         text = body if isinstance(body, str) else json.dumps(body)
         page = "<html" in text[:2000].lower()
         return Rejected(
@@ -285,10 +338,18 @@ class Client:
             detail=f"It began: {shorten(text)!r}",
         )
 
-    def _rejected(self, path: str, response: requests.Response, model: str, retries: int) -> Rejected:
-        status, message = response.status_code, _error_message(response)
+    def _rejected(
+        self, path: str, response: requests.Response, model: str, retries: int, sent: Mapping[str, Any] | None = None
+    ) -> Rejected:
+        status, message = response.status_code, _without_prompt(_error_message(response), sent or {})
         cause, remedy = "", "read the server's log"
-        if status in (401, 403):
+        if 300 <= status < 400:
+            place = response.headers.get("Location", "")
+            message = message or f"it redirects to {place}"
+            cause, remedy = "the server answers at another address", f"use that address: {place.removesuffix(path)}"
+        elif status == 400 and "plain http" in message.lower():
+            cause, remedy = "the server speaks HTTPS", f"use {self.url.replace('http://', 'https://', 1)}"
+        elif status in (401, 403):
             cause, remedy = (
                 "an API key is missing or wrong",
                 "export a key and pass its variable's NAME: --key-env VLLM_API_KEY",
@@ -307,7 +368,7 @@ class Client:
             cause = (
                 f"the server is overloaded or limits the rate ({retries} retries within {self.retry_budget_s:.0f} s)"
             )
-            remedy = "run again later with --resume"
+            remedy = "try again later (prefixscope run goes on with --resume)"
         elif status >= 500:
             cause = "the engine failed on this request; it may be dead"
         return Rejected(
@@ -321,6 +382,28 @@ class Client:
             return "(the list could not be read)"
 
 
+def chat_body(
+    messages: Sequence[Mapping[str, str]],
+    *,
+    model: str,
+    max_tokens: int,
+    salt: str | None,
+    logprobs: bool = False,
+    extra: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The body of a greedy chat completion; a field that ``extra`` gives as None is left out."""
+    body = {
+        "model": model,
+        "messages": list(messages),
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        **({"cache_salt": salt} if salt else {}),
+        **({"logprobs": True, "top_logprobs": 2} if logprobs else {}),
+        **(extra or {}),
+    }
+    return {name: value for name, value in body.items() if value is not None}
+
+
 def shorten(text: str, limit: int = MAX_BODY_CHARS) -> str:
     """The text on one line, masked, cut in the middle of nowhere with a mark."""
     text = mask(" ".join(text.split()))
@@ -332,27 +415,27 @@ def _completion(
 ) -> Completion:
     choices = body.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise client._malformed(path, body, "no choices")
+        raise client.malformed(path, body, "no choices")
     choice: dict[str, Any] = choices[0]
-    message, listed = _object(choice.get("message")), _object(choice.get("logprobs"))
+    message, listed = mapping(choice.get("message")), mapping(choice.get("logprobs"))
     text = message.get("content") or message.get("reasoning_content") or message.get("reasoning") or ""
-    usage = _object(body.get("usage"))
-    details = usage.get("prompt_tokens_details")
+    counted = usage.read(body.get("usage"))
     logprobs = listed.get("content") or None
     return Completion(
         request_id=request_id or str(body.get("id", "")),
         text=str(text),
-        prompt_tokens=_int(usage.get("prompt_tokens")),
-        cached_tokens=_int(details.get("cached_tokens")) if isinstance(details, dict) else None,
-        completion_tokens=_int(usage.get("completion_tokens")),
-        token_ids=_ids(choice.get("token_ids")),
-        prompt_token_ids=_ids(body.get("prompt_token_ids")),
+        prompt_tokens=counted.prompt_tokens,
+        cached_tokens=counted.cached_tokens,
+        completion_tokens=counted.completion_tokens,
+        token_ids=integers(choice.get("token_ids")),
+        prompt_token_ids=integers(body.get("prompt_token_ids")),
         logprobs=_each(logprobs, lambda entry: float(entry["logprob"])),
         margins=_each(logprobs, _margin),
         finish_reason=choice.get("finish_reason"),
         seconds=seconds,
         retries=retries,
-        usage=usage,
+        usage=mapping(body.get("usage")),
+        cached_from=counted.cached_from,
     )
 
 
@@ -368,18 +451,8 @@ def _margin(entry: dict[str, Any]) -> float:
     return best[0] - best[1]
 
 
-def _int(value: Any) -> int | None:
-    """An int where the value is one (a numeric string too, which some gateways send); else None."""
-    if isinstance(value, bool) or value is None:
-        return None
-    try:
-        return int(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
 
 
 def _is_local(url: str) -> bool:
@@ -390,7 +463,7 @@ def _is_local(url: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
-def _ids(value: Any) -> tuple[int, ...] | None:
+def integers(value: Any) -> tuple[int, ...] | None:
     return tuple(value) if isinstance(value, list) and value and all(isinstance(v, int) for v in value) else None
 
 
@@ -410,12 +483,26 @@ def _error_message(response: requests.Response) -> str:
     return str(error.get("message", error)) if isinstance(error, dict) else str(error)
 
 
+def _without_prompt(message: str, sent: Mapping[str, Any]) -> str:
+    """The server's message, ended where it begins to repeat what it was sent: no prompt is shown in an error."""
+    for one in sent.get("messages", ()):
+        start = str(one.get("content") or "")[:24]
+        if len(start) >= 8 and start in message:
+            message = message[: message.index(start)] + "[the prompt, left out]"
+    return message
+
+
 def _too_long(message: str) -> bool:
     message = message.lower()
-    return "context length" in message or ("maximum" in message and "token" in message) or "too long" in message
+    return (
+        "context length" in message
+        or "context size" in message
+        or ("maximum" in message and "token" in message)
+        or "too long" in message
+    )
 
 
-def _reason(error: requests.RequestException) -> str:
+def why_broken(error: requests.RequestException) -> str:
     text = str(error)
     for known in ("Connection refused", "Name or service not known", "Remote end closed", "Connection reset"):
         if known in text:

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 from prefixscope import container
 from prefixscope.errors import ServerError, mask
-from prefixscope.flags import Flags
+from prefixscope.flags import Flags, flag_name
 from prefixscope.processes import free_port
 from prefixscope.setting import Interval, Setting
 
@@ -80,6 +80,7 @@ class EmbeddedEngine(Protocol):
     @property
     def model(self) -> EmbeddedModel: ...
     def serve_command(self) -> tuple[str, ...]: ...
+    def drafting_flags(self) -> tuple[str, ...]: ...
     def environment(self) -> dict[str, str]: ...
 
 
@@ -144,6 +145,7 @@ def embedded_command(
     if setting.drafter:
         config = {"method": "mtp", "model": str(engine.model.drafter), "num_speculative_tokens": 3}
         flags.set("--speculative-config", json.dumps(config))
+        flags.words += engine.drafting_flags()
     if setting.lora:
         flags.set("--enable-lora")
         flags.set("--lora-modules", f"{engine.model.lora_name}={engine.model.lora}")
@@ -170,6 +172,18 @@ def capabilities(serve_cmd: str) -> Capabilities:
         names = [model] if model else []
     adapters = [_adapter_name(text) for text in flags.values("--lora-modules")]
     return Capabilities(flags.has(*DRAFTER_FLAGS), flags.has("--enable-lora"), (*names, *adapters))
+
+
+def given(serve_cmd: str) -> tuple[dict[str, str], dict[str, str]]:
+    """The variables that the template sets, in front of the command or with docker's ``-e``, and its flags' values."""
+    variables, words = _split(serve_cmd, "--serve-cmd")
+    flags = Flags(words)
+    for text in (*flags.values("-e"), *flags.values("--env")):
+        name, equals, value = text.partition("=")
+        if equals:
+            variables[name] = value
+    names = {flag for word in words if (flag := flag_name(word)) and flag.startswith("--")}
+    return variables, {flag: last for flag in names if (last := flags.value(flag)) is not None}
 
 
 def interval_value(interval: Interval) -> str:

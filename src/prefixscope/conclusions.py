@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from prefixscope import frames, verdict
+from prefixscope import frames, noise, trade, verdict
 from prefixscope.diagnosis import explain
 from prefixscope.geometry import traced
 from prefixscope.lookups import View
@@ -128,3 +128,22 @@ def equality(run: Path) -> Conclusion:
     void = len(warm) - count
     text += f"; {void} void (no hit)" if void else ""
     return Conclusion(text + ".", "`90-report` puts everything on one page.")
+
+
+def speculation(run: Path) -> Conclusion:
+    """What does the drafter buy, and what does it cost?"""
+    generations = frames.generations(run)
+    if frames.by_shape(generations).empty:
+        return Conclusion(
+            "No answer was streamed, so nothing can be said of speculative decoding.",
+            "`prefixscope run --only speculation`; the recorded sample may be older than this notebook.",
+        )
+    found = trade.of_run(run)
+    parts = [trade.sentence(found)] if found else []
+    parts += trade.drafted(frames.by_shape(generations))
+    if generations["arm"].nunique() > 1:
+        parts.append(noise.judge(frames.output_pairs(run)).sentence)
+    else:
+        parts.append("One server alone shows no trade: give a second one to compare it with.")
+    where = "`20-retention-sweep` measures what brings the hits back, `90-report` puts everything on one page."
+    return Conclusion(" ".join(parts), where)

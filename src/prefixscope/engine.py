@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
 from prefixscope.errors import EngineError
 from prefixscope.installer import Installer, folder_bytes
 from prefixscope.model import Model
@@ -133,6 +135,10 @@ class Engine:
             "--enforce-eager",
             *("--distributed-executor-backend", "uni"),
         )
+
+    def drafting_flags(self) -> tuple[str, ...]:
+        """What makes a server with a drafter say in each answer what was accepted; nothing before vLLM 0.29.0."""
+        return ("--per-request-spec-decode-metrics", "detailed") if Version(self.version) >= Version("0.29.0") else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import json
+import math
 import os
 import shutil
 import tempfile
@@ -12,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from prefixscope import kit, preflight, resources
+from prefixscope import command, kit, preflight, resources
 from prefixscope.client import Client
 from prefixscope.errors import RunError, Unreachable, Unsupported
 from prefixscope.pool import Pool
@@ -22,6 +24,10 @@ from prefixscope.setting import Setting
 from prefixscope.target import Target
 
 EMBEDDED_START_S = 240.0
+EMBEDDED_IDLE = 3
+"""Embedded servers that may wait unused: what the comparison of drafter on and off needs, and one more."""
+EMBEDDED_BYTES = 1_500_000_000
+"""Memory that one embedded server may come to need; at rest it has 0.65 GB."""
 
 
 class Investigation:
@@ -36,7 +42,9 @@ class Investigation:
     def __init__(self, run: Run, target: Target) -> None:
         self.run, self.target = run, target
         timeout_s = target.start_timeout_s if target.kind == "managed" else EMBEDDED_START_S
-        self.pool = Pool(run.path, int(os.environ.get(OWNER_ENV) or os.getpid()), start_timeout_s=timeout_s)
+        owner = int(os.environ.get(OWNER_ENV) or os.getpid())
+        idle = EMBEDDED_IDLE if target.kind == "embedded" else 1
+        self.pool = Pool(run.path, owner, max_idle=idle, start_timeout_s=timeout_s)
 
     @property
     def path(self) -> Path:
@@ -44,6 +52,18 @@ class Investigation:
 
     def stage(self, name: str, **parameters: Any) -> Any:
         return self.run.stage(name, parameters)
+
+    @property
+    def side_by_side(self) -> bool:
+        """Whether two servers of this target can run at once."""
+        if self.target.kind == "embedded":
+            return available_bytes() > 2 * EMBEDDED_BYTES
+        return self.target.kind == "attached"
+
+    def compared_later(self, setting: Setting) -> bool:
+        """Whether a planned comparison of drafter on and off wants a server with this setting left running."""
+        planned = "speculation" in self.run.manifest.get("plan", ()) and self.target.kind == "embedded"
+        return planned and not setting.lora and setting.interval is None and self.side_by_side
 
     # --- servers -----------------------------------------------------------------------------------------------
 
@@ -128,12 +148,28 @@ class Investigation:
         """Keep what the server says of itself."""
         if server is not None and self.run.get_fact("vllm version") is not None:
             return
-        for fact in preflight.facts(client):
+        environment, flags = command.given(self.target.serve_cmd) if self.target.kind == "managed" else ({}, {})
+        header = self._newest_header() if server is not None else {}
+        seen = preflight.look(client, environment=environment, flags=flags, header=header)
+        for fact in preflight.facts(seen):
             self.run.fact(fact.name, fact.value, fact.source)
         version = self.run.get_fact("vllm version")
         self.run.update(lambda m: m["engine"].update({"version": version}))
-        for finding in preflight.findings(client):
+        for finding in preflight.findings(seen):
             self.run.warn(finding.code, finding.detail, remedy=finding.remedy)
+
+    def _newest_header(self) -> dict[str, Any]:
+        """What the newest traced engine wrote first: its geometry and settings, as it resolved them itself."""
+        files = sorted((self.path / "trace").glob("*.jsonl"), key=lambda file: file.stat().st_mtime)
+        for file in reversed(files):
+            with file.open(encoding="utf-8", errors="replace") as lines:
+                try:
+                    event = json.loads(next(lines, ""))
+                except ValueError:
+                    continue
+            if isinstance(event, dict) and event.get("event") == "header":
+                return event
+        return {}
 
     def stop_servers(self) -> None:
         self.pool.stop_all()
@@ -167,6 +203,15 @@ def open_run(run_dir: str = "", target: str = "sample", **options: Any) -> Inves
         return Investigation(run, Target.from_json(run.manifest["target"]))
     place = Path(run_dir) if run_dir else Path.cwd() / time.strftime("prefixscope-run-%Y%m%d-%H%M%S")
     return Investigation(Run.create(place, target=wanted.to_json(), parameters={}), wanted)
+
+
+def available_bytes() -> float:
+    """Memory that can be had without swapping, as Linux estimates it; infinite where nobody says."""
+    try:
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+    except OSError:
+        return math.inf
+    return next((int(line.split()[1]) * 1024.0 for line in lines if line.startswith("MemAvailable:")), math.inf)
 
 
 def free_space_warning(path: Path, need_bytes: int = 200_000_000) -> str | None:

@@ -38,6 +38,11 @@ class Material:
     answers: pd.DataFrame
     comparisons: pd.DataFrame
     telling: Telling
+    generations: pd.DataFrame
+    positions: pd.DataFrame
+    output_pairs: pd.DataFrame
+    resends: pd.DataFrame
+    headrooms: pd.DataFrame
     timeline: pd.DataFrame
     headers: list[dict[str, Any]]
     problems: list[str]
@@ -63,6 +68,11 @@ def gather(run_dir: Path) -> Material:
         answers=shareable(frames.answers(run_dir)),
         comparisons=shareable(frames.comparisons(run_dir)),
         telling=telling,
+        generations=shareable(frames.generations(run_dir)),
+        positions=shareable(frames.positions(run_dir)),
+        output_pairs=shareable(frames.output_pairs(run_dir)),
+        resends=shareable(frames.resends(run_dir)),
+        headrooms=shareable(frames.headrooms(run_dir)),
         timeline=shareable(frames.timeline(run)),
         headers=headers,
         problems=frames.doubts(run_dir) + frames.read_rows(run_dir)[1] + list(telling.problems),

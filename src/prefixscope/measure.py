@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from prefixscope import metrics, prompts
 from prefixscope.client import Client, Completion
@@ -30,6 +30,8 @@ QUIET = frozenset(REPEATS)
 DISCARD_TOKENS = 256
 PREFILL_TOKENS_PER_S = 2500.0
 START_S = 16.0
+
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +82,13 @@ def measure(
     plan: Sequence[Series],
     *,
     keep_last: bool = False,
+    keep: Collection[Setting] = (),
     then: Setting | None = None,
 ) -> list[dict[str, Any]]:
     """Measure what of the plan is not measured yet, setting by setting, and return the rows of the whole plan.
 
-    A setting whose server fails gives failed rows with the reason, and the next one is tried. ``then`` is a setting
+    A setting whose server fails gives failed rows with the reason, and the next one is tried. Servers of the settings
+    in ``keep``, and with ``keep_last`` the last one, are left running for a later stage. ``then`` is a setting
     that a later stage needs first: its server may start behind the last unmeasured latencies.
     """
     settings = list(dict.fromkeys(series.setting for series in plan))
@@ -96,9 +100,8 @@ def measure(
     )
     for position, setting in enumerate(left):
         after = left[position + 1] if position + 1 < len(left) else then
-        _measure_setting(
-            investigation, stage, setting, missing[setting], after, keep=keep_last and position + 1 == len(left)
-        )
+        kept = setting in keep or (keep_last and position + 1 == len(left))
+        _measure_setting(investigation, stage, setting, missing[setting], after, keep=kept)
     rows: list[dict[str, Any]] = []
     for series in plan:
         rows += finished(investigation, series) or []
@@ -234,13 +237,15 @@ class Sender:
     def _metrics_delta(self, prompt_tokens: int | None) -> dict[str, int] | None:
         """What ``/metrics`` says of the call just made; None where it says nothing."""
         before = self._counters
-        for wait_s in (0.0, 0.05, 0.2):
-            # The counters are written after the answer is sent; a page read at once may not have them yet.
-            time.sleep(wait_s)
+
+        def read() -> metrics.Counters:
             self._counters = metrics.counters(self.client.metrics())
-            delta = self._counters.since(before)
-            if delta.queries is None or prompt_tokens is None or delta.queries >= prompt_tokens:
-                break
+            return self._counters.since(before)
+
+        def whole(delta: metrics.Counters) -> bool:
+            return delta.queries is None or prompt_tokens is None or delta.queries >= prompt_tokens
+
+        delta = settle(read, whole)
         if delta.queries is None or delta.hits is None:
             return None
         return {"queries": delta.queries, "hits": delta.hits}
@@ -402,6 +407,19 @@ def _fail(investigation: Investigation, stage: Stage, series: Series, server_id:
     )
     stage.outcome = "partial"
     stage.note = stage.note or why.splitlines()[0]
+
+
+def settle(read: Callable[[], Read], whole: Callable[[Read], bool]) -> Read:
+    """What ``read`` says once it says all, or the last word after a quarter of a second.
+
+    Counters are written after the answer is sent; a page read at once may not have them yet.
+    """
+    for wait_s in (0.0, 0.05, 0.2):
+        time.sleep(wait_s)
+        found = read()
+        if whole(found):
+            break
+    return found
 
 
 def new_salt() -> str:

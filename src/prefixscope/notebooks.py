@@ -23,11 +23,13 @@ FILES: Mapping[str, str] = {
     "trace": "10-block-trace",
     "sweep": "20-retention-sweep",
     "equality": "30-output-equality",
+    "speculation": "40-speculation",
     "report": "90-report",
 }
-ORDER = ("baseline", "trace", "equality", "sweep", "report")
-"""Equality runs before the sweep: it uses the server that the baseline left running, and the sweep's first one starts
-behind it, since no latency of equality is reported."""
+ORDER = ("baseline", "trace", "speculation", "equality", "sweep", "report")
+"""Speculation comes while the baseline's servers with and without the drafter still run. Equality runs before the
+sweep: it uses the server that the baseline left running last, and the sweep's first one starts behind it, since no
+latency of equality is reported."""
 
 OWN = ("run_dir", "target")
 """Parameters that the runner sets."""

@@ -25,6 +25,13 @@ _ROWS = {
     "answer": {"document", "arm", "request_id", "prompt_tokens", "cached_tokens", "completion_tokens"},
     "comparison": {"document", "pair", "identical", "by", "first_difference", "margin", "class", "cached_tokens",
                    "prompt_tokens", "distinct_tokens"},
+    "generation": {"arm", "label", "side", "shape", "document", "repeat", "request_id", "prompt_tokens",
+                   "cached_tokens", "completion_tokens", "finish_reason", "chunks", "chunk_tokens", "arrivals_ms",
+                   "seconds", "retries", "per_request", "counters", "disturbed", "interleaved", "answer_tokens"},
+    "pair": {"pair", "shape", "document", "identical", "by", "first_difference", "class"},
+    "resend": {"arm", "label", "side", "tokens", "send", "index", "prompt_tokens", "cached_tokens", "first_token_ms",
+               "request_id", "taken_from"},
+    "headroom": {"arm", "label", "side", "tokens", "blocks", "source"},
     "discarded": {"prompt_tokens", "seconds"},
 }  # fmt: skip
 _TEXT = {"text", "token_ids", "logprobs", "top2", "margins"}
@@ -57,7 +64,7 @@ def clean(text: object, *, limit: int = 2000) -> str:
 def row(value: Mapping[str, Any], *, include_text: bool = False) -> dict[str, Any]:
     """A raw row with the fields that may leave."""
     kind = str(value.get("kind"))
-    allowed = _COMMON | _ROWS.get(kind, set()) | (_TEXT if include_text and kind == "answer" else set())
+    allowed = _COMMON | _ROWS.get(kind, set()) | (_TEXT if include_text and kind in ("answer", "generation") else set())
     out = {key: value[key] if key in _OURS else _value(value[key]) for key in value if key in allowed}
     if isinstance(value.get("setting"), Mapping):
         out["setting"] = {key: _value(item) for key, item in value["setting"].items() if key in _SETTING}

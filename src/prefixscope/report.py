@@ -70,6 +70,7 @@ def downloads(run_dir: Path, material: Material, *, include_text: bool) -> list[
         "sweep.csv": ("retention sweep", material.sweep),
         "blocks.csv": ("block ranges of the lookups shown", material.telling.blocks),
         "comparisons.csv": ("compared answers", material.comparisons),
+        "generations.csv": ("streamed answers", material.generations),
     }
     if len(rows) > MOST_RAW_ROWS:
         made = [

@@ -20,11 +20,13 @@ QUICK: Mapping[str, Mapping[str, Any]] = {
     "baseline": {"lengths": [1600, 6446], "configurations": ["no_mtp", "mtp", "mtp_lora_interval"]},
     "sweep": {"intervals": [0, 1024], "lengths": [1600, 6446]},
     "equality": {"documents": 3, "tokens": 1600, "answer_tokens": 24},
+    "speculation": {"documents": 1, "tokens": 256, "answer_tokens": 16},
 }
 EXPECTED_S: Mapping[str, tuple[float, float]] = {
     # stage: seconds in a default run and in a quick one, 2 idle cores, embedded engine
     "baseline": (190.0, 100.0),
     "trace": (8.0, 8.0),
+    "speculation": (65.0, 20.0),
     "equality": (150.0, 30.0),
     "sweep": (200.0, 40.0),
     "report": (10.0, 10.0),

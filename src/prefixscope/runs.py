@@ -35,7 +35,7 @@ from prefixscope.errors import RunError, mask
 from prefixscope.progress import Progress
 
 SCHEMA_VERSION = 1
-STAGES = ("baseline", "trace", "sweep", "equality", "crosscheck", "report")
+STAGES = ("baseline", "trace", "sweep", "equality", "speculation", "crosscheck", "report")
 TOKEN_ENV, OWNER_ENV = "PREFIXSCOPE_RUN_TOKEN", "PREFIXSCOPE_OWNER_PID"
 
 

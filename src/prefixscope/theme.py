@@ -15,6 +15,7 @@ on dark paper ``DARK`` gives each a lighter twin, so that labels in these colour
 | missing | vermilion | light with a strong edge, crossed, and named in text |
 | evicted | purple | thin, and named in text |
 | hit, miss, nothing to hit | blue, vermilion, grey | point, cross, ring |
+| arm A, arm B | blue, grey | label |
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ BLOCK_COLOURS = {
     "evicted": PURPLE,
 }
 LOOKUP_COLOURS = {"nothing to hit": GREY, "hit": BLUE, "miss": VERMILION}
+ARM_COLOURS = {"A": BLUE, "B": GREY}
 CLASS_COLOURS = {
     "identical": BLUE,
     "whitespace": PURPLE,

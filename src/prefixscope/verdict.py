@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from prefixscope import preflight
 from prefixscope.diagnosis import explain
 from prefixscope.frames import hits, interval_totals, kept, load_run, sends, sweep, worst
 from prefixscope.geometry import brought
@@ -110,6 +111,8 @@ def judge(sent: pd.DataFrame, stored: pd.DataFrame, run: Mapping[str, Any]) -> V
     sentences = [_third_send(table, mine)] if code in ("none", "short") else []
     sentences.append(_without_drafter(second, mine))
     found = _remedy(sent, stored, mine, code)
+    if found.sentence is None and code in ("none", "short") and bool(mine.iloc[-1]["as_served"]):
+        found = _known_fault(run, _third(table, mine.iloc[-1]))
     return Verdict(
         code=code,
         headline=_headline(name, mine, code),
@@ -262,6 +265,26 @@ def _remedy(sent: pd.DataFrame, kept_rows: pd.DataFrame, mine: pd.DataFrame, cod
     cheaper = _cheaper(tried, top)
     tiles.append(("its price", f"{ratio}×", "the cache blocks"))
     return _Help(sentence=sentence, price=f"{price} {cheaper}".strip(), config=top["config"], tiles=tuple(tiles))
+
+
+def _known_fault(run: Mapping[str, Any], third: pd.DataFrame) -> _Help:
+    """What the release of a server that is not ours to restart is known for, where what is known of it matches."""
+    facts = [
+        preflight.Fact(str(fact.get("name")), fact.get("value"), str(fact.get("source")))
+        for fact in run.get("facts") or ()
+        if isinstance(fact, Mapping)
+    ]
+    at = preflight.situation(facts)
+    if len(third) and (third["cached_tokens"].fillna(0) > 0).any():
+        # Only layers whose checkpoints are thinned out miss once and hit afterwards.
+        at = replace(at, sparse_groups=True)
+    elif third["cached_tokens"].notna().any():
+        return _Help()  # a third send that misses too has another cause
+    faults = preflight.matching(at, "second send misses")
+    if not faults:
+        return _Help()
+    text = faults[0].sentence
+    return _Help(sentence=f"{text[0].upper()}{text[1:]}: {faults[0].remedy}.")
 
 
 def _cheaper(tried: pd.DataFrame, top: pd.Series[Any]) -> str:

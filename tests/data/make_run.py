@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from data.streamed import speculation_rows
+
 from prefixscope.setting import Interval, Setting, digest
 
 BLOCK = 64
@@ -262,7 +264,14 @@ def equality_rows(
 def manifest(seconds: float = 470.0) -> dict[str, Any]:
     """What ``run.json`` holds after a whole run."""
     stages, time, servers, start = {}, [], [], 0.0
-    for stage, took in (("baseline", 150.0), ("trace", 6.0), ("sweep", 230.0), ("equality", 70.0), ("report", 14.0)):
+    for stage, took in (
+        ("baseline", 150.0),
+        ("trace", 6.0),
+        ("sweep", 170.0),
+        ("equality", 70.0),
+        ("speculation", 60.0),
+        ("report", 14.0),
+    ):
         stages[stage] = {
             "status": "done",
             "started_at": _at(start),
@@ -270,6 +279,7 @@ def manifest(seconds: float = 470.0) -> dict[str, Any]:
             "seconds": took,
             "error": None,
             "note": None,
+            "parameters": {"load": [6446, 60, 0.7]} if stage == "speculation" else {},
         }
         time += [{"stage": stage, "what": "measuring", "seconds": took * 0.6, "at": _at(start)}]
         time += [{"stage": stage, "what": "server start", "seconds": took * 0.35, "at": _at(start)}]
@@ -330,7 +340,10 @@ def _at(seconds: float) -> str:
 
 
 def make_run(
-    directory: Path, *, stages: tuple[str, ...] = ("baseline", "trace", "sweep", "equality"), text: str = ""
+    directory: Path,
+    *,
+    stages: tuple[str, ...] = ("baseline", "trace", "sweep", "equality", "speculation"),
+    text: str = "",
 ) -> Path:
     """A whole synthetic run directory; ``stages`` limits what has rows, ``text`` replaces the answers' text."""
     (directory / "raw").mkdir(parents=True, exist_ok=True)
@@ -339,6 +352,7 @@ def make_run(
         "baseline": list(baseline_rows(clock)),
         "sweep": list(sweep_rows(clock)),
         "equality": list(equality_rows(text=text) if text else equality_rows()),
+        "speculation": list(speculation_rows()),
     }
     if "trace" in stages:
         (directory / "trace").mkdir(exist_ok=True)

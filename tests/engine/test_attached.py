@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from bench import Bench, prefixscope
 
-from prefixscope import frames
+from prefixscope import frames, resources
+from prefixscope.client import Client
 from prefixscope.metrics import counters
 from prefixscope.runs import Run
 from prefixscope.setting import Setting
@@ -29,9 +31,10 @@ def url(bench: Bench) -> Iterator[str]:
 
 
 def test_what_is_served_is_measured_and_the_rest_is_named(url: str, tmp_path: Path) -> None:
-    """Baseline and equality run under both served names; trace and sweep are left out, and that is said."""
+    """Baseline and equality run under both served names, speculation too; trace and sweep are left out, as is said."""
     run = tmp_path / "run"
     few = ["-p", "baseline.lengths=[640, 1600]", "-p", "equality.documents=1", "-p", "equality.tokens=1300"]
+    few += ["-p", "speculation.documents=1", "-p", "speculation.repeats=1", "-p", "speculation.answer_tokens=8"]
     done = prefixscope("run", "--url", url, "-o", str(run), "--json", *few)
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout)["verdict_code"] == "reuses"
@@ -39,15 +42,23 @@ def test_what_is_served_is_measured_and_the_rest_is_named(url: str, tmp_path: Pa
     assert sends["model"].nunique() == 2
     second = sends[(sends["send"] == "repeat") & (sends["index"] == 2)]
     assert dict(zip(second["tokens"], second["cached_tokens"], strict=True)) == {640: 448, 1600: 1472}
+    assert frames.generations(run)["agree"].all()
     stages = Run(run).manifest["stages"]
     assert {name for name, state in stages.items() if state["status"] == "left out"} == {"trace", "sweep"}
     assert "--serve-cmd" in (run / "report.html").read_text()
 
 
+def test_the_dashboards_metrics_are_on_its_page(url: str) -> None:
+    """Every metric that the Grafana dashboard asks for is one that the real server exposes."""
+    dashboard = resources.data_path("grafana", "speculation.json").read_text()
+    with Client(url) as client:
+        page = client.metrics() or ""
+    for name in set(re.findall(r"vllm:\w+", dashboard)):
+        assert f"{name}{{" in page, name
+
+
 def test_it_sends_little_and_leaves_the_server_as_it_was(url: str, bench: Bench, tmp_path: Path) -> None:
     """A baseline of one length sends at most nine requests per name, and the server still runs afterwards."""
-    from prefixscope.client import Client
-
     with Client(url) as client:
         before = counters(client.metrics())
         run = tmp_path / "run"

@@ -43,7 +43,7 @@ def test_every_stage_is_done_and_every_notebook_kept(quick_run: QuickRun) -> Non
     """Each stage is done in the manifest, and each executed notebook is in the run directory."""
     stages = Run(quick_run.path).manifest["stages"]
     assert {name: state["status"] for name, state in stages.items() if name != "report"} == dict.fromkeys(
-        ("baseline", "trace", "equality", "sweep"), "done"
+        ("baseline", "trace", "speculation", "equality", "sweep", "crosscheck"), "done"
     )
     assert {file.stem for file in (quick_run.path / "notebooks").glob("*.ipynb")} == set(notebooks.FILES.values())
 

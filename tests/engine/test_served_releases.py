@@ -14,6 +14,7 @@ from prefixscope.diagnosis import explain
 from prefixscope.geometry import traced
 from prefixscope.investigation import Investigation
 from prefixscope.measure import Sender, new_salt
+from prefixscope.replay import Geometry, ServerSetting, open_release, repeats
 from prefixscope.runs import Run
 from prefixscope.setting import Setting
 from prefixscope.target import Target
@@ -75,3 +76,13 @@ def test_the_header_is_this_release_and_geometry(served: Served) -> None:
     assert kinds == [("full", 64, 0), *[("sliding", 32, 1024)] * 5]
     assert header.version.startswith(served.version)
     assert (header.scheduler_block, header.interval, header.spec_method, header.spec_tokens) == (64, 0, "mtp", 3)
+
+
+def test_the_scheduler_alone_predicts_the_served_hits(served: Served) -> None:
+    """The same release's scheduler, given the groups of the served engine's header, hits what the server hit."""
+    (header,) = served.trace.headers
+    with open_release(served.version) as replayer:
+        outcome = replayer.replay(
+            Geometry.from_header(header), ServerSetting.from_header(header), repeats(served.rows[0]["prompt_tokens"], 3)
+        )
+    assert [row.hit_tokens for row in outcome.rows] == [row["cached_tokens"] for row in served.rows]

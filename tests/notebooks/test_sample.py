@@ -37,7 +37,7 @@ def test_each_notebook_runs_alone_with_plain_papermill(stage: str, tmp_path: Pat
     papermill.execute_notebook(str(notebooks.path(stage)), str(out), progress_bar=False, cwd=str(tmp_path))
     shown = outputs(nbformat.read(out, as_version=4))
     figures = [data for data in shown if "image/png" in data]
-    assert figures
+    assert figures or stage not in Run(resources.data_path("sample", "run")).manifest["stages"]
     assert all("image/svg+xml" in data for data in figures), (
         "a saved, untrusted notebook shows the PNG, a trusted one the SVG"
     )

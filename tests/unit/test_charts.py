@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 from data.make_run import make_run
 
-from prefixscope import charts, display, frames
+from prefixscope import charts, display, frames, trade
 from prefixscope.material import Material, gather
+from prefixscope.speculation import Mix
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +67,26 @@ CASES: dict[str, tuple[Callable[[Material], Any], str, tuple[str, ...], int]] = 
         "19 of 20 warm answers equal their cold ones",
         ("doc 10", "markup", "cold / warm", "gemma4-tiny-lora"),
         40,
+    ),
+    "speed_by_shape": (
+        lambda m: charts.speed_by_shape(frames.by_shape(m.generations), frames.effect(m.generations, "tokens_per_s")),
+        "MTP generates 2.09 times as many tokens a second as no MTP (95 %: 1.45 to 3.01)",
+        ("prose", "code", "XML", "MTP", "no MTP", "tokens a second"),
+        12,
+    ),
+    "accepted_by_position": (
+        lambda m: charts.accepted_by_position(m.positions),
+        "The drafter's first token is right in up to 100% of its drafts (prose)",
+        ("token 1", "token 3", "80%", "100%"),
+        9,
+    ),
+    "balance_over_reuse": (
+        lambda m: charts.balance_over_reuse(
+            trade.over_reuse(m.generations, m.resends, Mix(prompt_tokens=6446, answer_tokens=60, reuse=0.7))
+        ),
+        "A costs time where 60% or more of the prompts",
+        ("as measured", "if send 2 hit as send 3 does", "share of the prompts that were sent once before"),
+        1,
     ),
     "time_spent": (
         lambda m: charts.time_spent(m.timeline),

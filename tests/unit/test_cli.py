@@ -49,7 +49,8 @@ def kept(folder: Path) -> str:
 @pytest.mark.parametrize(
     "command",
     [
-        [], ["run"], ["report"], ["engine"], ["engine", "install"], ["engine", "list"], ["engine", "remove"], ["trace"],
+        [], ["run"], ["check"],
+        ["report"], ["engine"], ["engine", "install"], ["engine", "list"], ["engine", "remove"], ["trace"],
         ["trace", "kit"], ["trace", "show"], ["notebooks"], ["notebooks", "copy"], ["lab"],
     ],
 )  # fmt: skip
@@ -262,7 +263,7 @@ def test_resume_keeps_the_target_of_the_run(
     assert cli.main(["run", "-o", str(run.path), "--resume", "--dry-run", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["target"]["kind"] == "attached"
-    assert plan["stages"] == ["baseline", "equality", "report"]
+    assert plan["stages"] == ["baseline", "speculation", "equality", "report"]
 
 
 def test_a_newer_run_is_refused(attach: Callable[..., Investigation], capsys: pytest.CaptureFixture[str]) -> None:
@@ -422,7 +423,7 @@ def test_notebooks_copy_lists_the_copies_and_overwrites_nothing(
 ) -> None:
     """A second copy to the same place exits 2."""
     assert cli.main(["notebooks", "copy", "mine"]) == 0
-    assert len(capsys.readouterr().out.split()) == len(list((tmp_path / "mine").iterdir())) == 5
+    assert len(capsys.readouterr().out.split()) == len(list((tmp_path / "mine").iterdir())) == 6
     assert cli.main(["notebooks", "copy", "mine"]) == 2
     assert "exists already" in capsys.readouterr().err
 

@@ -65,7 +65,10 @@ def test_a_salt_separates_caches(client: Client) -> None:
 
 def test_models_name_adapters_by_their_parent(client: Client) -> None:
     """A LoRA adapter is told from a base model by its parent."""
-    assert client.models() == (ServedModel("tiny", None, 16_384), ServedModel("tiny-lora", "tiny", None))
+    assert client.models() == (
+        ServedModel("tiny", None, 16_384, owned_by="vllm"),
+        ServedModel("tiny-lora", "tiny", None, owned_by="vllm"),
+    )
 
 
 def test_tokenize_counts_what_chat_counts(client: Client) -> None:

@@ -253,6 +253,9 @@ class Engine:
     def serve_command(self) -> tuple[str, ...]:
         return ("python", "-m", "server", "--model", "/models/target")
 
+    def drafting_flags(self) -> tuple[str, ...]:
+        return ("--per-request",)
+
     def environment(self) -> dict[str, str]:
         return {"PYTHONPATH": "/overlay", "HF_HUB_OFFLINE": "1"}
 
@@ -264,8 +267,15 @@ def test_the_embedded_command_of_a_full_setting() -> None:
     words = list(command.argv)
     assert words[5:8] == ["--dtype", "bfloat16", "--speculative-config"]
     assert json.loads(words[8]) == {"method": "mtp", "model": "/models/drafter", "num_speculative_tokens": 3}
-    assert words[9:14] == ["--enable-lora", "--lora-modules", "tiny-lora=/models/lora", "--max-lora-rank", "8"]
-    assert words[14:] == ["--prefix-cache-retention-interval", "None", "--host", "127.0.0.1", "--port", "8132"]
+    assert words[9:15] == [
+        "--per-request",
+        "--enable-lora",
+        "--lora-modules",
+        "tiny-lora=/models/lora",
+        "--max-lora-rank",
+        "8",
+    ]
+    assert words[15:] == ["--prefix-cache-retention-interval", "None", "--host", "127.0.0.1", "--port", "8132"]
     assert command.env == {"PYTHONPATH": "/kit:/overlay", "HF_HUB_OFFLINE": "1"}
     assert not command.alone
 
@@ -273,5 +283,7 @@ def test_the_embedded_command_of_a_full_setting() -> None:
 def test_the_embedded_command_of_a_bare_setting() -> None:
     """Without drafter, adapter and interval nothing of them is there."""
     command = embedded_command(Engine(Model()), BARE)
-    assert not any(word.startswith(("--spec", "--lora", "--enable", "--prefix")) for word in command.argv)
+    assert not any(
+        word.startswith(("--spec", "--per-request", "--lora", "--enable", "--prefix")) for word in command.argv
+    )
     assert command.url.endswith(str(command.port))

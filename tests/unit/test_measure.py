@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from stub import CHAT, METRICS, Reply, StubServer, error
 
-from prefixscope import baseline, frames, prompts
+from prefixscope import baseline, frames, prompts, verdict
 from prefixscope.client import Client
 from prefixscope.errors import Exited, Rejected, TargetError, Unsupported
 from prefixscope.investigation import Investigation
@@ -510,3 +510,29 @@ def test_a_busy_server_is_retried_and_the_row_says_so(attach: Attach, alone: Stu
     assert rows["repeat", 2]["retries"] == 0
     assert warnings(plain)["retried"] == 1
     assert alone.sent(CHAT)
+
+
+def test_an_attached_servers_verdict_names_its_releases_remedy(alone: StubServer, attach: Attach) -> None:
+    """Release, drafter and interval match a known fault: the verdict has its pull request and its flag."""
+    alone.sends, alone.labels = 2, {"prefix_cache_retention_interval": "0"}
+    alone.more_metrics = ["vllm:spec_decode_num_drafts_total 7"]
+    investigation = attach()
+    measured(investigation)
+    assert "0.29.0" in set(frames.facts(investigation.path)["value"])
+    found = verdict.of_run(investigation.path)
+    assert found.code == "none"
+    assert found.remedy is not None
+    assert "(vllm#53945, vllm#52216): start it with --prefix-cache-retention-interval" in found.remedy
+    assert "0.30.0" in found.sentence
+
+
+@pytest.mark.parametrize(("sends", "version"), [(2, "0.32.0"), (10**6, "0.29.0")])
+def test_an_attached_server_is_promised_nothing_by_another_fault(
+    alone: StubServer, attach: Attach, sends: int, version: str
+) -> None:
+    """Another release's misses, and misses on the third send too, have no remedy from the table."""
+    alone.sends, alone.version, alone.labels = sends, version, {"prefix_cache_retention_interval": "0"}
+    alone.more_metrics = ["vllm:spec_decode_num_drafts_total 7"]
+    investigation = attach()
+    measured(investigation)
+    assert verdict.of_run(investigation.path).remedy is None

@@ -74,12 +74,12 @@ def test_a_name_is_matched_whole() -> None:
 
 
 def codes(stub: StubServer) -> list[str]:
-    return [finding.code for finding in preflight.findings(Client(stub.url))]
+    return [finding.code for finding in preflight.findings(preflight.look(Client(stub.url)))]
 
 
 def test_facts_name_their_source(stub: StubServer) -> None:
     """Version, names, context and cache settings each come with where they were read."""
-    found = {fact.name: fact for fact in preflight.facts(Client(stub.url))}
+    found = {fact.name: fact for fact in preflight.facts(preflight.look(Client(stub.url)))}
     assert found["vllm version"].value == "0.29.0"
     assert found["served models"].value == "tiny, tiny-lora"
     assert found["LoRA names"].value == "tiny-lora"
@@ -96,7 +96,7 @@ def test_prefix_caching_off_is_found(stub: StubServer) -> None:
     """A server without prefix caching is named before anything is measured, with the flag."""
     stub.prefix_caching = False
     assert codes(stub) == ["prefix-caching-off"]
-    assert "--enable-prefix-caching" in preflight.findings(Client(stub.url))[0].remedy
+    assert "--enable-prefix-caching" in preflight.findings(preflight.look(Client(stub.url)))[0].remedy
 
 
 def test_two_engines_are_found(stub: StubServer) -> None:

@@ -7,6 +7,7 @@ Charts carry no colours of ink or paper: ``theme.vega_config`` gives them, light
 from __future__ import annotations
 
 from prefixscope.charts.clock import time_spent
+from prefixscope.charts.drafting import accepted_by_position, balance_over_reuse, speed_by_shape
 from prefixscope.charts.evictions import evictions_over_time
 from prefixscope.charts.hits import hits_by_length, hits_by_send
 from prefixscope.charts.lanes import block_range
@@ -14,12 +15,15 @@ from prefixscope.charts.latency import first_token
 from prefixscope.charts.lookups import lookups_over_time
 from prefixscope.charts.outputs import equality_matrix
 from prefixscope.charts.predicted import interval_front, short_heat, version_matrix
+from prefixscope.charts.pressed import hit_rate_under_pressure, pressure_title
 from prefixscope.charts.retention import cost_against_shortfall, hit_against_interval
 from prefixscope.charts.ruler import block_ruler
 from prefixscope.charts.store import store_ruler
 from prefixscope.charts.titles import with_configs
 
 __all__ = [
+    "accepted_by_position",
+    "balance_over_reuse",
     "block_range",
     "block_ruler",
     "cost_against_shortfall",
@@ -27,11 +31,14 @@ __all__ = [
     "evictions_over_time",
     "first_token",
     "hit_against_interval",
+    "hit_rate_under_pressure",
     "hits_by_length",
     "hits_by_send",
     "interval_front",
     "lookups_over_time",
+    "pressure_title",
     "short_heat",
+    "speed_by_shape",
     "store_ruler",
     "time_spent",
     "version_matrix",

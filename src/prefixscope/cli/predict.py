@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prefixscope.cli import pressure
 from prefixscope.cli.exits import DONE
 from prefixscope.errors import ReplayError
 
@@ -29,6 +30,18 @@ def _predict(options: argparse.Namespace) -> int:
     from prefixscope import replay
     from prefixscope.prediction import Now, Prediction, render_prediction
 
+    if options.workload:
+        geometry, drafter, header = _workload_geometry(options)
+        drafter = drafter if options.drafter is None else options.drafter or None
+        swept = _intervals(options.intervals or pressure.INTERVALS)
+        return pressure.pressed(options, geometry=geometry, drafter=drafter, intervals=swept, header=header)
+    if options.trace and _holds_cases(options.trace):
+        return _replay_cases(options)
+    if options.pool_blocks and "," in options.pool_blocks:
+        raise ReplayError(
+            f"--pool-blocks {options.pool_blocks}: several pools without a workload",
+            remedy="give one pool, or traffic that competes for it: --workload example",
+        )
     asked = replay.read_prompts(Path(options.prompts)) if options.prompts else replay.parse_tokens(options.tokens)
     shares = replay.thinned(asked)
     wanted = _releases(options.vllm)
@@ -62,7 +75,7 @@ def _predict(options: argparse.Namespace) -> int:
         # Defaults first: what they resolve to is not asked again.
         intervals=None if intervals is None else tuple(sorted(intervals, key=lambda one: one is not None)),
         drafters=(drafter,),
-        pool_blocks=options.pool_blocks,
+        pool_blocks=_pool(options, geometry),
     )
     answers = replay.survey(grid, found, heat=bool(options.out), geometry_on=geometry_on, told=_Told())
     now = Now(release=here) if header is None else Now(release=header.version, interval=header.interval, known=True)
@@ -73,6 +86,33 @@ def _predict(options: argparse.Namespace) -> int:
         print(json.dumps(prediction.to_json(), indent=2))
     else:
         print(prediction.text(min(shutil.get_terminal_size((100, 24)).columns, 120)))
+    return DONE
+
+
+def _holds_cases(name: str) -> bool:
+    """Whether this is a report, a cases file or a run directory, and not a trace alone."""
+    path = Path(name).expanduser()
+    return (path / "run.json").exists() or path.suffix in (".html", ".htm", ".json")
+
+
+def _replay_cases(options: argparse.Namespace) -> int:
+    """Someone's measured requests again, on each release and at each interval that is asked for."""
+    from prefixscope import replay
+    from prefixscope.prediction import replayed
+    from prefixscope.replay.travel import load
+
+    cases = load(Path(options.trace).expanduser())
+    wanted = _releases(options.vllm)
+    intervals = (replayed.AS_MEASURED,) if options.intervals is None else _intervals(options.intervals)
+    measured = list(dict.fromkeys(case.release for case in cases))
+    releases, missing = replay.choose_releases(wanted if wanted is not None else measured)
+    if missing:
+        _say(f"not installed here: {', '.join(missing)}. Next: {replay.install_line(missing)}")
+    found = []
+    for release in releases:
+        with replay.open_release(release) as replayer:
+            found += replayed.replay_cases(replayer, cases, intervals, _say)
+    print(json.dumps(replayed.to_json(found), indent=2) if options.json else replayed.table(found))
     return DONE
 
 
@@ -100,6 +140,8 @@ def _geometry(options: argparse.Namespace) -> tuple[Geometry, int | None, Header
             raise ReplayError(f"{options.trace} has no header", remedy="give a trace with the engine's first line")
         header = headers[-1]
         return Geometry.from_header(header), header.spec_tokens, header
+    if options.geometry is None:
+        raise ReplayError("nothing says whose prefix cache this is", remedy="add --geometry NAME|FILE or --trace FILE")
     path = _geometry_file(options.geometry)
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -111,6 +153,19 @@ def _geometry(options: argparse.Namespace) -> tuple[Geometry, int | None, Header
     if isinstance(value, dict) and "architectures" in value:
         raise ReplayError(f"{path} is no geometry", cause="it holds a model's config", remedy=f"--config {path}")
     return Geometry.from_json(value), _draft_tokens(value), None
+
+
+def _workload_geometry(options: argparse.Namespace) -> tuple[Geometry, int | None, Header | None]:
+    """As `_geometry`; the incident's where none is named."""
+    if not options.trace and options.geometry is None:
+        options = argparse.Namespace(**{**vars(options), "geometry": pressure.INCIDENT})
+    return _geometry(options)
+
+
+def _pool(options: argparse.Namespace, geometry: Geometry) -> int | None:
+    from prefixscope.replay import parse_pools
+
+    return parse_pools(options.pool_blocks, geometry)[0] if options.pool_blocks else None
 
 
 def _draft_tokens(value: Any) -> int | None:
@@ -156,10 +211,15 @@ def _drafter(text: str) -> int:
     return int(text)
 
 
-def _blocks(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1 << 31:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of blocks")
-    return int(text)
+def _pools(text: str) -> str:
+    from prefixscope.replay import Geometry, parse_pools
+
+    try:
+        # Bytes are counted when the geometry is known; what is no size at all is refused before that.
+        parse_pools(text, Geometry.from_json({"groups": [{"kind": "full", "block_size": 1, "bytes_per_block": 1}]}))
+    except ReplayError as error:
+        raise argparse.ArgumentTypeError(error.what) from None
+    return text
 
 
 def _say(text: str) -> None:
@@ -174,12 +234,16 @@ def add(commands: Commands) -> None:
         description="Ask the schedulers of several vLLM releases what prompts would hit at each retention interval, "
         "and what each keeps in the cache.",
     )
-    where = predict.add_mutually_exclusive_group(required=True)
+    where = predict.add_mutually_exclusive_group()
     where.add_argument("--geometry", metavar="NAME|FILE", help="a model's KV cache groups: a shipped one, or a file")
     where.add_argument(
         "--config", metavar="DIR|FILE", help="a model's config.json: each release groups its layers itself"
     )
-    where.add_argument("--trace", metavar="FILE", help="a server's own groups and settings, from its trace")
+    where.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="a server's own groups and settings, from its trace; of a report or a run the measured requests too",
+    )
     what = predict.add_mutually_exclusive_group()
     what.add_argument(
         "--tokens",
@@ -198,8 +262,12 @@ def add(commands: Commands) -> None:
         "--drafter", type=_drafter, metavar="K|off", help="draft tokens of speculative decoding (default: as served)"
     )
     predict.add_argument(
-        "--pool-blocks", type=_blocks, metavar="N", help="blocks of the pool (default: one that never evicts)"
+        "--pool-blocks",
+        type=_pools,
+        metavar="N",
+        help="blocks of the pool, or a size such as 20GiB (default: one that never evicts); N,N… with --workload",
     )
     predict.add_argument("-o", "--out", metavar="FILE", help="write a page with charts, the heat map among them")
+    pressure.add_options(predict)
     predict.add_argument("--json", action="store_true", help="every row as JSON on stdout")
     predict.set_defaults(call=_predict)

@@ -8,28 +8,48 @@ from __future__ import annotations
 
 from prefixscope.frames.cache import blocks, group_label, groups, kept, lookups
 from prefixscope.frames.clock import servers, timeline
+from prefixscope.frames.drafting import (
+    across,
+    by_shape,
+    effect,
+    generations,
+    headrooms,
+    output_pairs,
+    positions,
+    record,
+    resends,
+)
 from prefixscope.frames.evictions import evictions_over_time
 from prefixscope.frames.export import frames_to_csv
 from prefixscope.frames.outputs import answers, comparisons, equality
 from prefixscope.frames.predicted import predicted, predicted_cases, predicted_versions
+from prefixscope.frames.pressed import TIE, pressed
 from prefixscope.frames.requests import repeats, send_label, sends, worst
 from prefixscope.frames.rows import doubts, load_run, read_rows, trace_headers
+from prefixscope.frames.served import facts
 from prefixscope.frames.summaries import agreement, crosscheck, hits, interval_totals, latency, predicted_sweep, sweep
 from prefixscope.frames.traced import causes, lookups_over_time, stores
 
 __all__ = [
+    "TIE",
+    "across",
     "agreement",
     "answers",
     "blocks",
+    "by_shape",
     "causes",
     "comparisons",
     "crosscheck",
     "doubts",
+    "effect",
     "equality",
     "evictions_over_time",
+    "facts",
     "frames_to_csv",
+    "generations",
     "group_label",
     "groups",
+    "headrooms",
     "hits",
     "interval_totals",
     "kept",
@@ -37,12 +57,17 @@ __all__ = [
     "load_run",
     "lookups",
     "lookups_over_time",
+    "output_pairs",
+    "positions",
     "predicted",
     "predicted_cases",
     "predicted_sweep",
     "predicted_versions",
+    "pressed",
     "read_rows",
+    "record",
     "repeats",
+    "resends",
     "send_label",
     "sends",
     "servers",

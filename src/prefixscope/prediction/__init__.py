@@ -3,6 +3,7 @@
 from prefixscope.prediction.advice import Advice, advise, upgrade
 from prefixscope.prediction.answer import Now, Prediction
 from prefixscope.prediction.changes import changes
+from prefixscope.prediction.pressed import render_pressed
 from prefixscope.prediction.sheet import render_prediction
 
-__all__ = ["Advice", "Now", "Prediction", "advise", "changes", "render_prediction", "upgrade"]
+__all__ = ["Advice", "Now", "Prediction", "advise", "changes", "render_prediction", "render_pressed", "upgrade"]

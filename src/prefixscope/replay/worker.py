@@ -259,8 +259,10 @@ class Replayer:
     def _refused(self, asked: Mapping[str, Any], error: Mapping[str, Any]) -> ReplayError:
         message = str(error["message"])
         if error["about"] == "model":
+            words = _one_line(message)  # for an unknown architecture, the list of all that it knows
             return ReplayError(
-                f"vLLM {self.release} makes no KV cache groups of this model's config: {_one_line(message)}",
+                f"vLLM {self.release} makes no KV cache groups of this model's config: "
+                + (words if len(words) <= 240 else f"{words[:240]}…"),
                 cause="the release does not know the architecture, the config lacks a field, or a kernel is needed",
                 remedy="take the geometry from a trace of its server: prefixscope predict --trace FILE",
             )

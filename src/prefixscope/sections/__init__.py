@@ -8,20 +8,18 @@ from prefixscope.sections.crosscheck import predicted
 from prefixscope.sections.hits import headline_figure, hit_lengths
 from prefixscope.sections.latency import first_token
 from prefixscope.sections.outputs import equality
+from prefixscope.sections.pressed import pressed
 from prefixscope.sections.record import engines, time_spent, warnings
 from prefixscope.sections.retention import cost, sweep
 from prefixscope.sections.section import Figure, Section, Table, command
+from prefixscope.sections.speculation import speculation
 
-__all__ = ["Figure", "Section", "Table", "command", "engines", "headline_figure", "sections"]
+__all__ = ["Figure", "Section", "Table", "command", "engines", "headline_figure", "pressed", "sections"]
 
 
 def sections(material: Material, *, include_text: bool = False) -> list[Section]:
     """All sections after the verdict, in reading order."""
     made = [hit_lengths(material), first_token(material), block_trace(material), sweep(material), cost(material)]
-    made += [
-        predicted(material),
-        equality(material, include_text=include_text),
-        time_spent(material),
-        warnings(material),
-    ]
+    made += [predicted(material), equality(material, include_text=include_text), speculation(material)]
+    made += [time_spent(material), warnings(material)]
     return made

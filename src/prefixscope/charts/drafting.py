@@ -1,0 +1,168 @@
+"""Figures of speculative decoding: speed by prompt shape, places in the draft, and the balance of the trade."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from prefixscope.charts.encoding import WIDTH, colour, count_axis, inline
+from prefixscope.charts.panels import facet
+from prefixscope.charts.titles import wrapped_title
+from prefixscope.paired import Effect
+from prefixscope.theme import ARM_COLOURS, BLUE, GREEN
+
+
+def speed_by_shape(shapes: pd.DataFrame, faster: Effect | None = None) -> Any:
+    """Tokens a second by prompt shape, a bar per arm; what was accepted stands in words beside it.
+
+    ``shapes`` is ``frames.by_shape``; ``faster`` how many times B's speed A's is, for the title.
+    """
+    rows = shapes[shapes["tokens_per_s"].notna()]
+    if not len(rows):
+        return None
+    labels = rows.drop_duplicates("arm").set_index("arm")["label"].to_dict()
+    data = [
+        {
+            "shape": row.shape,
+            "arm": row.arm,
+            "label": row.label,
+            "median": round(row.tokens_per_s, 2),
+            "low": round(row.tokens_per_s_p10, 2),
+            "high": round(row.tokens_per_s_p90, 2),
+            "text": f"{row.tokens_per_s:,.1f} tokens/s" + _accepted(row),
+        }
+        for row in rows.sort_values("arm", kind="stable").itertuples()
+    ]
+    top = max(item["high"] for item in data)
+    base = alt.Chart().encode(y=alt.Y("label:N", sort=list(labels.values()), title=None))
+    axis = alt.X(
+        "median:Q",
+        title="tokens a second",
+        axis=count_axis(6),
+        # The words stand right of the longest bar.
+        scale=alt.Scale(domain=[0, top * 1.75], nice=False),
+    )
+    bars = base.mark_bar(height={"band": 0.7}, cornerRadiusEnd=2, opacity=0.6).encode(
+        x=axis, color=colour("arm", ARM_COLOURS)
+    )
+    spread = base.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
+    words = base.mark_text(align="left", dx=8).encode(x="high:Q", text="text:N")
+    chart = alt.layer(bars, spread, words).properties(width=WIDTH - 60, height=24 * len(labels))
+    order = rows["shape"].drop_duplicates().tolist()
+    faceted = chart.facet(facet=facet("shape", order), columns=1, data=inline(data), spacing=10)
+    return faceted.properties(
+        title=wrapped_title(
+            _speed_title(labels, rows, faster),
+            "Bar: median; line: 10th to 90th percentile of the requests. Tokens are those in usage, not the stream's "
+            "chunks.",
+        )
+    )
+
+
+def accepted_by_position(places: pd.DataFrame) -> Any:
+    """In which share of the drafts each place was accepted, a row of cells per prompt shape."""
+    rows = places[places["arm"] == places["arm"].min()]
+    if not len(rows):
+        return None
+    shapes = rows["shape"].drop_duplicates().tolist()
+    data = [
+        {
+            "shape": r.shape,
+            "place": f"token {r.position}",
+            "share": r.share,
+            "text": f"{r.share:.0%}",
+            "light": r.share < 0.5,
+        }
+        for r in rows.itertuples()
+    ]
+    base = alt.Chart().encode(
+        y=alt.Y("shape:N", sort=shapes, title=None),
+        x=alt.X("place:N", sort=None, title=None, axis=alt.Axis(orient="top", labelAngle=0, domain=False, ticks=False)),
+    )
+    cells = base.mark_rect(cornerRadius=3, height={"band": 0.86}, width={"band": 0.94}, color=BLUE).encode(
+        opacity=alt.Opacity("share:Q", scale=alt.Scale(domain=[0, 1], range=[0.08, 1]), legend=None)
+    )
+    light = base.transform_filter("datum.light").mark_text(fontWeight=600).encode(text="text:N")
+    dark = base.transform_filter("!datum.light").mark_text(fontWeight=600, color="#fff").encode(text="text:N")
+    first = rows[rows["position"] == 1]
+    best = first.sort_values("share", kind="stable").iloc[-1]
+    title = f"The drafter's first token is right in up to {best['share']:.0%} of its drafts ({best['shape']})"
+    chart = alt.layer(cells, light, dark, data=inline(data)).properties(
+        width=130 * rows["position"].nunique(), height=30 * len(shapes)
+    )
+    return chart.properties(title=wrapped_title(title, "A later token counts only where every earlier one was right."))
+
+
+def balance_over_reuse(balance: pd.DataFrame, labels: tuple[str, str] = ("A", "B")) -> Any:
+    """Seconds per request that arm A saves, against the share of prompts that were sent before.
+
+    ``balance`` is ``trade.over_reuse``.
+    """
+    if not len(balance):
+        return None
+    data = balance.to_dict("records")
+    base = alt.Chart(inline(data)).encode(
+        x=alt.X("reuse:Q", title="share of the prompts that were sent once before", axis=alt.Axis(format=".0%"))
+    )
+    y = alt.Y("net:Q", title=f"seconds a request that {labels[0]} saves", axis=alt.Axis(format="+.1f"))
+    layers = [
+        alt.Chart(inline([{"zero": 0}])).mark_rule(strokeDash=[4, 3]).encode(y="zero:Q"),
+        base.mark_area(opacity=0.18, color=BLUE).encode(y=alt.Y("low:Q"), y2="high:Q"),
+        base.mark_line(color=BLUE).encode(y=y),
+    ]
+    last = data[-1]
+    notes = [{"reuse": 1, "net": last["net"], "text": "as measured", "hit": False}]
+    if pd.notna(last["hit"]):
+        layers.append(base.mark_line(color=GREEN, strokeDash=[6, 3]).encode(y="hit:Q"))
+        notes.append({"reuse": 1, "net": last["hit"], "text": "if send 2 hit as send 3 does", "hit": True})
+    words = alt.Chart(inline(notes)).encode(x="reuse:Q", y="net:Q", text="text:N")
+    below = pd.notna(last["hit"]) and last["hit"] > last["net"]
+    for picked, ink, side in (("false", BLUE, 16 if below else -14), ("true", GREEN, -14 if below else 16)):
+        kept = words.transform_filter(f"datum.hit === {picked}")
+        layers.append(kept.mark_text(align="right", dx=-4, dy=side, color=ink, fontWeight=600))
+    chart = alt.layer(*layers).properties(width=WIDTH, height=220)
+    return chart.properties(
+        title=wrapped_title(
+            _balance_title(balance, labels), "Above the dashed line it saves time, below it costs time. Band: 95 %."
+        )
+    )
+
+
+def _accepted(row: Any) -> str:
+    if pd.isna(row.acceptance):
+        return ""
+    share = f"{row.acceptance:.0%}" if row.acceptance >= 0.1 else f"{row.acceptance:.1%}"
+    return f" · {share} accepted, {row.tokens_per_step:.2f} tokens a step"
+
+
+def _speed_title(labels: dict[str, str], rows: pd.DataFrame, faster: Effect | None) -> str:
+    if faster is None or len(labels) < 2:
+        medians = rows["tokens_per_s"]
+        return f"{labels[min(labels)]} generates {medians.min():,.1f} to {medians.max():,.1f} tokens a second, by shape"
+    a, b = labels["A"], labels["B"]
+    if faster.low is None or faster.high is None:
+        return f"{a} generates {faster.value:.2f} times as many tokens a second as {b}: too few prompts to be sure"
+    known = f"(95 %: {faster.low:.2f} to {faster.high:.2f})"
+    if faster.low <= 1 <= faster.high:
+        return f"{a} generates about as fast as {b}: {faster.value:.2f} times {known}"
+    return f"{a} generates {faster.value:.2f} times as many tokens a second as {b} {known}"
+
+
+def _balance_title(balance: pd.DataFrame, labels: tuple[str, str]) -> str:
+    sure_gain = balance[balance["low"] > 0]
+    sure_loss = balance[balance["high"] < 0]
+    if len(sure_gain) == len(balance):
+        return f"{labels[0]} saves time whatever is reused"
+    if len(sure_loss) == len(balance):
+        return f"{labels[0]} costs time whatever is reused"
+    if len(sure_loss):
+        at = sure_loss["reuse"].min() if sure_loss["reuse"].max() == 1 else sure_loss["reuse"].max()
+        way = "or more" if sure_loss["reuse"].max() == 1 else "or less"
+        return f"{labels[0]} costs time where {at:.0%} {way} of the prompts were sent before"
+    if len(sure_gain):
+        at = sure_gain["reuse"].max() if sure_gain["reuse"].min() == 0 else sure_gain["reuse"].min()
+        way = "or less" if sure_gain["reuse"].min() == 0 else "or more"
+        return f"{labels[0]} saves time where {at:.0%} {way} of the prompts were sent before"
+    return f"Whether {labels[0]} saves or costs time can't be told from these requests"

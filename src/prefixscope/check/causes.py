@@ -1,0 +1,69 @@
+"""Why a second send took nothing, or too little, and what helps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from prefixscope import preflight
+from prefixscope.check.evidence import FIRST, PINNED, SPACED, TURN, Evidence, Sent, gained
+from prefixscope.check.outcome import ratio
+from prefixscope.preflight import fact as f
+
+
+def why_nothing(e: Evidence) -> tuple[str, str, str]:
+    """Cause, explanation and remedy of a second send that took nothing."""
+    if str(f.value(e.facts, f.CACHING)) == "False":
+        return "prefix-caching-off", "prefix caching is off", "start it with --enable-prefix-caching"
+    if any(gained(a, b) for a, b in e.pairs(PINNED)):
+        b = e.pairs(PINNED)[-1][1]
+        ranks = f.number(e.facts, f.RANKS)
+        return (
+            "rank-rotation",
+            f"requests take turns on {ranks} engines, each with its own cache; pinned to one, {ratio(b)} are reused",
+            "pin a conversation to one engine (X-data-parallel-rank), or put a prefix-aware router in front",
+        )
+    if e.several_servers or any(gained(a, b) for a, b in e.pairs(SPACED)):
+        return (
+            "several-servers",
+            "several servers answer behind this address in turn, each with its own cache",
+            "route a conversation to the server that holds its prefix",
+        )
+    if e.template_changes:
+        return (
+            "template-changes",
+            "the chat template renders the same message differently each time: it writes a clock into the prompt",
+            "take the clock out of the chat template, or move it behind the conversation",
+        )
+    third = gained(e.send(FIRST, 1), e.send(FIRST, 3))
+    at = preflight.situation(e.facts)
+    # Only layers whose checkpoints are thinned out miss once and hit afterwards.
+    at = replace(at, sparse_groups=True) if third else at
+    faults = preflight.matching(at, "second send misses" if third else "no send hits")
+    if faults:
+        return f"known-fault-{faults[0].id}", faults[0].sentence, faults[0].remedy
+    if third:
+        return (
+            "third-send",
+            "the first send leaves no block where the second one looks, and the second one does",
+            "prefixscope run --serve-cmd '…' shows which blocks are missing, and which flag keeps them",
+        )
+    return "", "", "prefixscope run --serve-cmd '…' shows which blocks each lookup needed, and which were there"
+
+
+def why_short(e: Evidence, low: str, cold: Sent | None, second: Sent) -> tuple[str, str]:
+    wanted = f"at least {e.min_reuse:.0%} is wanted" if e.min_reuse is not None else ""
+    if low == "second-turn":
+        why = "the next turn does not begin with the tokens of the last one: the chat template rewrites earlier turns"
+        if e.send(TURN, 1) and gained(cold, e.send(TURN, 1)):
+            why = "the next turn finds less than the resend did"
+        return "; ".join(part for part in (wanted, why) if part), "compare /tokenize of both turns"
+    third = e.send(FIRST, 3)
+    if third is not None and (third.cached_tokens or 0) > (second.cached_tokens or 0):
+        why = f"a third send reuses {third.cached_tokens:,}: the first one keeps fewer blocks than the second looks for"
+        return "; ".join(part for part in (wanted, why) if part), "a finer --prefix-cache-retention-interval"
+    if e.template_changes:
+        return (
+            "the chat template renders the same message differently each time",
+            "take the clock out of the chat template, or move it behind the conversation",
+        )
+    return wanted, "prefixscope run --serve-cmd '…' shows which blocks each lookup needed, and which were there"

@@ -1,0 +1,82 @@
+"""Beside the verdict: doubts that do not change it, and what the counters say where usage says nothing."""
+
+from __future__ import annotations
+
+from prefixscope.check.evidence import FIRST, Evidence
+from prefixscope.check.outcome import counted_alone
+from prefixscope.preflight import Finding
+
+
+def by_counters(e: Evidence) -> str:
+    found = counted_alone(e)
+    if found is None:
+        return ""
+    if not found["alone"]:
+        return f" Its counters moved by {found['queries']:,} tokens around the second send: other requests ran too."
+    reuse = f"{found['hits']:,} of {found['queries']:,}"
+    return f" By its counters, which nothing else moved meanwhile, the second send took {reuse} tokens from the cache."
+
+
+def notes(e: Evidence) -> tuple[Finding, ...]:
+    found: list[Finding] = []
+    if e.failure and e.send(FIRST, 2):
+        found.append(
+            Finding(
+                "probe-failed", e.failure.splitlines()[0], "what was measured before it stands; read the server's log"
+            )
+        )
+    retries = sum(s.retries for s in e.sends)
+    if retries:
+        found.append(
+            Finding(
+                "retried",
+                f"the server said 429 or 503 {retries} times, and blocks may have been evicted meanwhile",
+                "check again when the server is less busy",
+            )
+        )
+    if e.several_servers:
+        found.append(
+            Finding(
+                "several-servers",
+                "several servers answer behind this address, so a hit takes luck, or a router that knows the prefix",
+                "check each server at its own address, and the router's affinity",
+            )
+        )
+    if e.template_date:
+        found.append(
+            Finding(
+                "template-date",
+                "the chat template writes today's date into every prompt, so all of them are cold after midnight",
+                "take the date out of the chat template, or give it as the conversation's last part",
+            )
+        )
+    if e.template_changes:
+        found.append(
+            Finding(
+                "template-changes", "two renderings of one message differ", "take the clock out of the chat template"
+            )
+        )
+    found += _disagreement(e)
+    if e.left_out:
+        found.append(
+            Finding("probes-left-out", "the cap on requests ended the probing", "check with a longer --tokens")
+        )
+    return tuple(found)
+
+
+def _disagreement(e: Evidence) -> list[Finding]:
+    known = [s for s in e.sends if s.cached_tokens is not None and s.prompt_tokens is not None]
+    if e.total is None or e.total.queries is None or e.total.hits is None or len(known) < len(e.sends):
+        return []
+    ours, hits = sum(s.prompt_tokens or 0 for s in known), sum(s.cached_tokens or 0 for s in known)
+    if e.total.queries > ours:
+        return []  # other requests ran too, or fillers of ours: the two can't be compared
+    if e.total.hits == hits or e.total.queries < ours:
+        return []
+    return [
+        Finding(
+            "metrics-disagree",
+            f"usage adds up to {hits:,} cached tokens, the server's counters to {e.total.hits:,}",
+            "trust usage",
+        )
+    ]

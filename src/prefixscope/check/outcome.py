@@ -1,0 +1,81 @@
+"""What a check answers: a code, one sentence with the numbers, why, and what helps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from prefixscope.check.evidence import FIRST, TURN, Evidence, Sent
+from prefixscope.preflight import Finding
+from prefixscope.preflight import fact as f
+from prefixscope.preflight.fact import to_json
+
+CODES = ("reuses", "short", "none", "cannot hit", "not reported", "inconclusive")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The answer of a check.
+
+    ``code`` is one of ``CODES``; ``cause`` a short name for why, empty where nothing is wrong; ``sentence`` has the
+    numbers; ``because`` and ``remedy`` are empty where there is nothing to say; ``notes`` are doubts that do not
+    change the verdict.
+    """
+
+    code: str
+    sentence: str
+    cause: str = ""
+    because: str = ""
+    remedy: str = ""
+    notes: tuple[Finding, ...] = ()
+    evidence: Evidence
+
+    def to_json(self) -> dict[str, Any]:
+        """For scripts; every number that is not known is null."""
+        e = self.evidence
+        second, turn = e.send(FIRST, 2), e.send(TURN, 1)
+        found = [*e.findings, *self.notes]
+        return {
+            "verdict_code": self.code,
+            "sentence": self.sentence,
+            "cause": self.cause or None,
+            "because": self.because or None,
+            "remedy": self.remedy or None,
+            "url": e.url,
+            "model": e.model,
+            "prompt_tokens": second.prompt_tokens if second else None,
+            "cached_tokens": second.cached_tokens if second else None,
+            "reuse": second.share if second else None,
+            "second_turn_reuse": turn.share if turn else None,
+            "min_reuse": e.min_reuse,
+            "counters": counted_alone(e),
+            "requests": len(e.sends),
+            "seconds": round(sum(s.seconds for s in e.sends), 3),
+            "sends": [sent.to_json() for sent in e.sends],
+            "facts": to_json(e.facts),
+            "findings": [{"code": one.code, "detail": one.detail, "remedy": one.remedy} for one in found],
+        }
+
+
+def subject(e: Evidence) -> str:
+    """``gemma (vLLM 0.29.0)``."""
+    engine = f.value(e.facts, f.ENGINE)
+    version = f.value(e.facts, f.VERSION) or f.value(e.facts, "server version")
+    engine = engine or ("vLLM" if f.value(e.facts, f.VERSION) else None)
+    known = " ".join(str(part) for part in (engine, version) if part)
+    return f"{e.model} ({known})" if known else e.model
+
+
+def ratio(sent: Sent) -> str:
+    """``6,336 of 6,446 prompt tokens``."""
+    return f"{sent.cached_tokens:,} of {sent.prompt_tokens:,} prompt tokens"
+
+
+def counted_alone(e: Evidence) -> dict[str, Any] | None:
+    """What ``/metrics`` counted of the second send alone; null where another request moved it too, or none did."""
+    second = e.send(FIRST, 2)
+    moved = e.counted
+    if moved is None or moved.queries is None or moved.hits is None or second is None:
+        return None
+    alone = second.prompt_tokens is not None and moved.queries == second.prompt_tokens
+    return {"queries": moved.queries, "hits": moved.hits, "alone": alone}

@@ -1,0 +1,97 @@
+"""``prefixscope check``: one running server, one sentence, one exit code."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from prefixscope.cli.exits import CANNOT_TELL, DONE, FAILED
+from prefixscope.errors import mask
+
+if TYPE_CHECKING:
+    from prefixscope.check import Outcome
+    from prefixscope.cli.exits import Commands
+
+EXITS = {"reuses": DONE, "short": FAILED, "none": FAILED}
+TOKENS = 6_400
+
+
+def _check(options: argparse.Namespace) -> int:
+    from prefixscope.check import check
+    from prefixscope.client import Client
+
+    def say(line: str) -> None:
+        print(_shown(f"prefixscope: {line}"), file=sys.stderr, flush=True)
+
+    with Client(options.url, key_env=options.key_env) as client:
+        found = check(client, model=options.model, tokens=options.tokens, min_reuse=options.min_reuse, say=say)
+    print(mask(json.dumps(found.to_json(), indent=2)) if options.json else _text(found))
+    return EXITS.get(found.code, CANNOT_TELL)
+
+
+def _text(found: Outcome) -> str:
+    lines = [found.sentence]
+    lines += [f"{name}: {text}" for name, text in (("why", found.because), ("remedy", found.remedy)) if text]
+    lines.append("")
+    for sent in found.evidence.sends:
+        numbers = [f"{n:>8,}" if n is not None else "       —" for n in (sent.cached_tokens, sent.prompt_tokens)]
+        share = f"{sent.share:>7.1%}" if sent.share is not None else "      —"
+        lines.append(
+            f"  {sent.label:18} {numbers[0]} of {numbers[1]} prompt tokens cached {share}  {sent.seconds:7.2f} s"
+        )
+    for one in (*found.evidence.findings, *found.notes):
+        lines.append(f"  {one.code}: {one.detail}; {one.remedy}")
+    lines += ["", f"verdict: {found.code}"]
+    return "\n".join(map(_shown, lines))
+
+
+def _shown(line: str) -> str:
+    """Without keys, and without what a name of the server's could do to a terminal."""
+    return mask("".join(one if one.isprintable() else "�" for one in line))
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share: give a number above 0 and up to 1, such as 0.95")
+    return value
+
+
+def _tokens(text: str) -> int:
+    value = int(text) if text.isascii() and text.isdigit() else 0
+    if not 16 <= value <= 1_000_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a prompt length: give a number of tokens from 16 on")
+    return value
+
+
+def add(commands: Commands) -> None:
+    """Its options and its help."""
+    command = commands.add_parser(
+        "check",
+        help="one running server: is what is sent twice reused?",
+        description="Send a prompt, the same again and its next turn, under a cache salt of their own, and say in one "
+        "sentence what was reused. Three requests where all is well; further ones, announced, where it is not.",
+        epilog="exit codes: 0 reuses · 1 short or none · 2 usage, unreachable, refused · 3 can't tell (cannot hit, not "
+        "reported, inconclusive)",
+    )
+    command.add_argument("url", metavar="URL", help="the server's root, http://host:8000")
+    command.add_argument("--model", default="", help="served name to ask, an adapter's too (needed where several are)")
+    command.add_argument(
+        "--min-reuse",
+        type=_share,
+        metavar="SHARE",
+        help="pass only where the second send and the second turn both take this share from the cache (0.95)",
+    )
+    command.add_argument(
+        "--tokens", type=_tokens, default=TOKENS, metavar="N", help=f"prompt length, about (default: {TOKENS})"
+    )
+    command.add_argument(
+        "--key-env", default="", metavar="NAME", help="name of the environment variable that holds the API key"
+    )
+    command.add_argument("--json", action="store_true", help="the result as JSON on stdout; progress stays on stderr")
+    command.set_defaults(call=_check)

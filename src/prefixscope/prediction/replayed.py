@@ -1,0 +1,108 @@
+"""Someone else's measured requests under other releases and intervals: what each send hit, and what it would hit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prefixscope.quantities import count, number
+from prefixscope.replay import Case, Outcome, Replayer
+from prefixscope.setting import Interval, interval_label
+
+AS_MEASURED = "as measured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """One case under one release and interval; ``interval`` is `AS_MEASURED`, or as in a server's setting."""
+
+    case: Case
+    release: str
+    interval: Interval
+    outcome: Outcome
+
+    @property
+    def same(self) -> int:
+        """Sends that hit what was measured."""
+        known = {name: hit for name, hit in self.case.measured.items() if hit is not None}
+        return sum(known[row.id] == row.hit_tokens for row in self.outcome.rows if row.id in known)
+
+
+def replay_cases(
+    replayer: Replayer, cases: Sequence[Case], intervals: Sequence[Interval], told: Callable[[str], None]
+) -> list[Replayed]:
+    """Every case at the interval that it was measured with or at others, on one release."""
+    found = []
+    for case in cases:
+        for interval in intervals:
+            told(f"vLLM {replayer.release}: {case.name or 'case'}, interval {interval_label(interval)}")
+            asked = case if interval == AS_MEASURED else case.under(interval=interval)
+            outcome = replayer.case(asked)
+            found.append(Replayed(case=case, release=replayer.release, interval=interval, outcome=outcome))
+    return found
+
+
+def table(found: Sequence[Replayed]) -> str:
+    """A line per case, release and interval, and what they add up to."""
+    head = ("case", "vLLM", "interval", "sends", "cached", "measured", "same")
+    rows = []
+    for one in found:
+        known = {name for name, hit in one.case.measured.items() if hit is not None}
+        mine = [row for row in one.outcome.rows if row.id in known]
+        interval = str(one.outcome.interval)
+        rows.append(
+            (
+                one.case.name or "case",
+                one.release,
+                f"{int(interval):,}" if interval.isdigit() else interval,
+                number(len(mine)),
+                number(sum(row.hit_tokens for row in mine)),
+                number(sum(one.case.measured[row.id] or 0 for row in mine)),
+                f"{one.same:,} of {len(mine):,}",
+            )
+        )
+    wide = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
+    lines = [
+        "  ".join(
+            cell.rjust(size) if place > 2 else cell.ljust(size) for place, (cell, size) in enumerate(cells)
+        ).rstrip()
+        for cells in (list(zip(row, wide, strict=True)) for row in (head, *rows))
+    ]
+    return "\n".join([*lines, "", sentence(found)])
+
+
+def sentence(found: Sequence[Replayed]) -> str:
+    """What the table says: whether the measuring release agrees, and what was kept of its groups."""
+    own = [one for one in found if one.interval == AS_MEASURED and one.release == one.case.release]
+    groups = ", ".join(sorted({one.case.geometry.release for one in found} - {""}))
+    note = (
+        f"The KV cache groups are those that vLLM {groups} made; a release that groups or marks them otherwise differs."
+    )
+    if not own:
+        return f"Tokens, summed over the sends of a case. {note}"
+    total = sum(sum(hit is not None for hit in one.case.measured.values()) for one in own)
+    same = sum(one.same for one in own)
+    text = f"vLLM {own[0].release}, which was measured, gives the measured hit in {same:,} of {count(total, 'send')}"
+    return f"{text}. Tokens, summed over the sends of a case. {note}"
+
+
+def to_json(found: Sequence[Replayed]) -> dict[str, Any]:
+    """Every send of every case, with its measured hit."""
+    return {
+        "rows": [
+            {
+                "case": one.case.name,
+                "release": one.release,
+                "measured_on": one.case.release,
+                "interval": one.outcome.interval,
+                "request": row.id,
+                "prompt_tokens": row.prompt_tokens,
+                "hit_tokens": row.hit_tokens,
+                "measured_tokens": one.case.measured[row.id],
+            }
+            for one in found
+            for row in one.outcome.rows
+            if row.id in one.case.measured
+        ]
+    }

@@ -1,0 +1,129 @@
+"""Speculative decoding: what the drafter gains in generation, and what it loses in prefill."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from prefixscope import charts, frames, noise, trade
+from prefixscope.material import Material
+from prefixscope.quantities import number
+from prefixscope.sections.section import Section, Table, empty, figures
+
+
+def speculation(material: Material) -> Section:
+    title, section_id = "Speculative decoding", "speculation"
+    table = material.generations
+    shapes = frames.by_shape(table)
+    chart = charts.speed_by_shape(shapes, frames.effect(table, "tokens_per_s"))
+    if chart is None:
+        return empty(material, section_id, title, "No answer has been streamed yet.", "speculation")
+    compared = table["arm"].nunique() > 1
+    mix = trade.mix_of(material.run)
+    found = None if mix is None else trade.weigh(table, material.resends, mix)
+    findings = [("What was accepted", " ".join(trade.drafted(shapes)))]
+    if found is not None:
+        findings.insert(0, ("The trade", trade.sentence(found)))
+    if compared:
+        findings.append(("The answers", noise.judge(material.output_pairs).sentence))
+    counting = trade.counted(table)
+    if counting:
+        findings.append(("Chunks are not tokens", counting))
+    tables = [_record(table, material.headrooms)]
+    if len(material.positions):
+        tables.append(_positions(material.positions))
+    if compared:
+        tables.append(_differences(material))
+    return Section(
+        id=section_id,
+        title=title,
+        before=(
+            "With speculative decoding a small drafter guesses a few tokens ahead, and the model checks them all in "
+            "one step: each right guess is a token for nothing, each wrong one work for nothing. How often it is "
+            "right depends on the text. The same prompts were streamed from "
+            + ("either server in turns. Look for shapes whose two bars differ." if compared else "the server."),
+        ),
+        figures=figures(section_id, chart),
+        findings=tuple(findings),
+        after=(
+            "A gain counts if its interval leaves out 1, and only together with what it costs: on a release that drops "
+            "the hit, every repeated prompt is computed again, and long prompts with short answers lose more than the "
+            "drafter brings.",
+        ),
+        tables=tuple(tables),
+    )
+
+
+def _record(table: pd.DataFrame, heads: pd.DataFrame) -> Table:
+    labels = table.drop_duplicates("arm").set_index("arm")["label"].to_dict()
+    arms = sorted(labels)
+    columns = ("what", *(str(labels[arm]) for arm in arms), *(("times", "95 %", "prompts") if len(arms) > 1 else ()))
+    rows = []
+    for row in frames.record(table, heads).to_dict("records"):
+        cells = [str(row["metric"]), *(_side(row, arm.lower()) for arm in arms)]
+        if len(arms) > 1:
+            known = pd.notna(row["low"])
+            cells += ["—" if pd.isna(row["times"]) else f"{row['times']:.2f}"]
+            cells += [f"{row['low']:.2f}–{row['high']:.2f}" if known else "—", number(row["pairs"])]
+        rows.append(tuple(cells))
+    return Table(
+        caption="Medians over requests, with the 10th and 90th percentile in brackets. “Times”: on paired prompts.",
+        columns=columns,
+        rows=tuple(rows),
+        numeric=frozenset(columns[1:]),
+    )
+
+
+def _side(row: dict[str, Any], arm: str) -> str:
+    value, low, high = row[arm], row[f"{arm}_p10"], row[f"{arm}_p90"]
+    if pd.isna(value):
+        return "—"
+    shown = [_share(v) if "acceptance" in str(row["metric"]) else _number(v) for v in (value, low, high) if pd.notna(v)]
+    return shown[0] if len(shown) < 3 else f"{shown[0]} ({shown[1]}–{shown[2]})"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.2f}" if abs(value) < 10 else f"{value:,.1f}"
+
+
+def _share(value: float) -> str:
+    return f"{value:.1%}" if value < 0.1 else f"{value:.0%}"
+
+
+def _positions(places: pd.DataFrame) -> Table:
+    rows = tuple(
+        (
+            str(row.label),
+            str(row.shape),
+            number(row.position),
+            number(row.accepted),
+            number(row.drafts),
+            _share(row.share),
+        )
+        for row in places.itertuples()
+    )
+    columns = ("server", "shape", "place in the draft", "accepted", "drafts", "share")
+    return Table(
+        caption="Accepted tokens by their place in the draft.",
+        columns=columns,
+        rows=rows,
+        numeric=frozenset(columns[2:]),
+    )
+
+
+def _differences(material: Material) -> Table:
+    rows = tuple(
+        (str(row.pair), number(row.compared), number(row.differ), f"{row.low:.0%}–{row.high:.0%}")
+        for row in noise.differences(material.output_pairs, material.comparisons).itertuples()
+    )
+    columns = ("pair", "compared", "differ", "95 % of that share")
+    labels = material.generations.drop_duplicates("arm").set_index("arm")["label"]
+    told = ", ".join(f"{arm} is {label}" for arm, label in labels.sort_index().items())
+    return Table(
+        caption=f"{told}. Answers to the same prompt: each server against itself (its noise), one against the "
+        "other (the drafter), and, from the equality stage, cold against cold and cold against warm (the cache).",
+        columns=columns,
+        rows=rows,
+        numeric=frozenset(columns[1:]),
+    )

@@ -1,0 +1,700 @@
+"""``check``: what it sends, and what it makes of the answers. A stub answers; real engines are in tests/engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from stub import BLOCK, CHAT, METRICS, TOKENIZE, Reply, StubServer, error
+
+from prefixscope import cli
+from prefixscope.check import MAX_SENDS, Outcome, check
+from prefixscope.client import Client
+from prefixscope.errors import Rejected, TargetError, Unreachable
+
+
+def asked(stub: StubServer, **options: Any) -> Outcome:
+    """The outcome of a check of the stub, with prompts short enough for a test."""
+    said: list[str] = options.pop("said", [])
+    with Client(stub.url, retry_budget_s=0.2) as client:
+        return check(client, **{"model": "tiny", "tokens": 1_200, "say": said.append, **options})
+
+
+def usage_of(stub: StubServer, change: Any) -> None:
+    """Answer with another usage: ``change`` gets the stub's own and the number of the request, from 1."""
+    stub.edit = lambda answer, request: {**answer, "usage": change(answer["usage"], len(stub.sent()))}
+
+
+# --- the healthy path ----------------------------------------------------------------------------------------------
+
+
+def test_a_healthy_server_gets_three_requests(stub: StubServer) -> None:
+    """A prompt, the same again and its next turn, one after the other, under one salt of their own: no more."""
+    said: list[str] = []
+    found = asked(stub, said=said)
+    assert (found.code, found.cause, said) == ("reuses", "", [])
+    first, second, turn = stub.sent()
+    assert first["messages"] == second["messages"] == turn["messages"][:1]
+    assert [message["role"] for message in turn["messages"]] == ["user", "assistant", "user"]
+    assert len({body["cache_salt"] for body in stub.sent()}) == 1
+    assert all(body["temperature"] == 0 and body["max_tokens"] == 1 for body in stub.sent())
+    again, after = (f"{one.cached_tokens:,} of {one.prompt_tokens:,} prompt tokens" for one in found.evidence.sends[1:])
+    assert found.sentence == (
+        f"tiny (vLLM 0.29.0) reuses what is sent twice: {again} on the second send, {after} on a second turn."
+    )
+
+
+def test_little_is_asked_beside_the_requests(stub: StubServer) -> None:
+    """On the healthy path every other endpoint is read at most twice, and the tokenizer is asked twice."""
+    asked(stub)
+    others = [path for path, _, _ in stub.requests if path != CHAT]
+    assert max(others.count(path) for path in set(others)) <= 2
+    assert others.count(TOKENIZE) == 2
+
+
+def test_two_checks_share_nothing(stub: StubServer) -> None:
+    """The first send is cold each time, also where the server ignores the salt, and no cache is reset for it."""
+    stub.honours_salt = False
+    for _ in range(2):
+        assert asked(stub).evidence.sends[0].cached_tokens == 0
+    assert not any("reset" in path for path, _, _ in stub.requests)
+
+
+# --- null is not zero ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [None, "none", [], {}, {"prompt_tokens": 9}, {"prompt_tokens_details": None}, {"prompt_tokens_details": "x"},
+     {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": None}}, {"cached_tokens": "many"}],
+)  # fmt: skip
+def test_missing_null_and_malformed_are_not_reported(stub: StubServer, usage: Any) -> None:
+    """A missing usage, a missing key, null and words are alike: not reported, never 0."""
+    usage_of(stub, lambda own, number: usage)
+    found = asked(stub)
+    assert found.code == "not reported"
+    assert "--enable-prompt-tokens-details" in found.remedy
+
+
+def test_counters_stand_in_with_words_of_their_own(stub: StubServer) -> None:
+    """Where usage says nothing and nothing else moved the counters, they are told as evidence; the verdict stays."""
+    stub.reports_cached = False
+    found = asked(stub)
+    second = found.evidence.sends[1]
+    assert found.code == "not reported"
+    hits = (second.prompt_tokens or 0) // BLOCK * BLOCK
+    assert f"By its counters, which nothing else moved meanwhile, the second send took {hits:,}" in found.sentence
+    assert found.to_json()["counters"] == {"queries": second.prompt_tokens, "hits": hits, "alone": True}
+
+
+def test_counters_that_others_moved_are_no_evidence(stub: StubServer) -> None:
+    """With other traffic the counters say nothing about our send, and that is said."""
+    stub.reports_cached, stub.others_tokens = False, 500
+    found = asked(stub)
+    assert "other requests ran too" in found.sentence
+    assert found.to_json()["counters"]["alone"] is False
+
+
+def test_a_release_that_drops_zero_is_known(stub: StubServer) -> None:
+    """vLLM before 0.24.0 leaves the field out for 0: null, null, and a number on the third send mean a miss."""
+    stub.version, stub.sends = "0.22.1", 2
+    usage_of(
+        stub,
+        lambda own, n: own if own["prompt_tokens_details"]["cached_tokens"] else {**own, "prompt_tokens_details": None},
+    )
+    found = asked(stub)
+    assert found.code == "none"
+    assert "the third send reuses" in found.sentence
+
+
+def test_a_null_first_send_and_a_hit_are_a_hit(stub: StubServer) -> None:
+    """Such a release reports a hit all the same: null, then a number, is reuse."""
+    stub.version = "0.22.1"
+    usage_of(
+        stub,
+        lambda own, n: own if own["prompt_tokens_details"]["cached_tokens"] else {**own, "prompt_tokens_details": None},
+    )
+    assert asked(stub).code == "reuses"
+
+
+def test_some_answers_with_and_some_without_are_inconclusive(stub: StubServer) -> None:
+    """A server behind the address that reports and one that does not can't be judged together."""
+    usage_of(stub, lambda own, number: own if number == 1 else {"prompt_tokens": own["prompt_tokens"]})
+    found = asked(stub)
+    assert (found.code, found.cause) == ("inconclusive", "mixed-reporting")
+
+
+# --- other servers' shapes -----------------------------------------------------------------------------------------
+
+
+def shaped(own: dict[str, Any], shape: str) -> dict[str, Any]:
+    """The stub's usage as another server writes it."""
+    total, cached = own["prompt_tokens"], own["prompt_tokens_details"]["cached_tokens"]
+    return {
+        "extra fields": {
+            **own,
+            "prompt_tokens_details": {"cached_tokens": cached, "created_cache_tokens": 0, "x": None},
+        },
+        "strings": {"prompt_tokens": str(total), "prompt_tokens_details": {"cached_tokens": str(cached)}},
+        "messages": {
+            "input_tokens": total - cached,
+            "cache_read_input_tokens": cached,
+            "cache_creation_input_tokens": 0,
+        },
+        "responses": {"input_tokens": total, "input_tokens_details": {"cached_tokens": cached}},
+        "hit and miss": {"prompt_tokens": total, "prompt_cache_hit_tokens": cached},
+        "top level": {"prompt_tokens": total, "cached_tokens": cached},
+    }[shape]
+
+
+@pytest.mark.parametrize(
+    ("shape", "owner"),
+    [("extra fields", "vllm"), ("strings", None), ("messages", "vllm"), ("responses", None), ("hit and miss", None),
+     ("top level", None), ("extra fields", "sglang"), ("extra fields", "tensorrt_llm")],
+)  # fmt: skip
+def test_cached_tokens_are_found_wherever_a_server_counts_them(stub: StubServer, shape: str, owner: str | None) -> None:
+    """Extra fields, numbers as strings, and the Messages and Responses names all give the same verdict and numbers."""
+    stub.owned_by = owner
+    usage_of(stub, lambda own, number: shaped(own, shape))
+    found = asked(stub)
+    second = found.evidence.sends[1]
+    assert found.code == "reuses"
+    assert second.cached_tokens == (second.prompt_tokens or 0) // BLOCK * BLOCK
+
+
+def test_the_engine_is_named_by_its_own_words(stub: StubServer) -> None:
+    """SGLang that reports nothing is told SGLang's flag, not vLLM's."""
+    stub.owned_by, stub.reports_cached = "sglang", False
+    found = asked(stub)
+    assert "SGLang" in found.sentence
+    assert "--enable-cache-report" in found.remedy
+
+
+def test_an_engine_without_support_is_no_fault(stub: StubServer) -> None:
+    """TensorRT-LLM turns reuse off for mixed windows: the reason is the engine, not a setting."""
+    stub.owned_by, stub.prefix_caching = "tensorrt_llm", False
+    stub.has_metrics = False
+    found = asked(stub)
+    assert found.code == "none"
+    assert "the engine does not support it" in found.because
+
+
+def test_a_gateway_that_fills_in_what_it_likes_is_not_believed(stub: StubServer) -> None:
+    """Cached tokens on a prompt that nobody has sent before are no hit; a direct address is advised."""
+    usage_of(stub, lambda own, number: {**own, "prompt_tokens_details": {"cached_tokens": own["prompt_tokens"] // 2}})
+    found = asked(stub)
+    assert (found.code, found.cause) == ("inconclusive", "usage-not-believed")
+    assert "own address" in found.remedy
+
+
+def test_more_cached_than_sent_is_not_believed(stub: StubServer) -> None:
+    """A hit longer than its prompt is no number to judge by."""
+    usage_of(stub, lambda own, number: {**own, "prompt_tokens_details": {"cached_tokens": 10**6 if number > 1 else 0}})
+    assert asked(stub).cause == "usage-not-believed"
+
+
+def test_prefill_elsewhere_is_recognised(stub: StubServer) -> None:
+    """All but one token cached on a first send is what a decode server reports whose prefill ran elsewhere."""
+    usage_of(stub, lambda own, number: {**own, "prompt_tokens_details": {"cached_tokens": own["prompt_tokens"] - 1}})
+    assert "ask the prefill server" in asked(stub).remedy
+
+
+def test_a_proxy_without_metrics_is_named(stub: StubServer) -> None:
+    """A gateway's header and no /metrics page are a finding that advises a direct address."""
+    stub.has_metrics, stub.headers = False, {"x-litellm-version": "1.80"}
+    found = {one.code: one for one in asked(stub).evidence.findings}
+    assert "LiteLLM" in found["gateway"].detail
+    assert "own address" in found["gateway"].remedy
+
+
+def test_a_small_hit_on_the_template_is_no_reuse(stub: StubServer) -> None:
+    """A server without salts hits the template's own beginning every time; that is not the prompt."""
+    usage_of(stub, lambda own, number: {**own, "prompt_tokens_details": {"cached_tokens": 12}})
+    assert asked(stub).code == "none"
+
+
+def test_a_template_that_fills_a_short_prompt_is_believed(stub: StubServer) -> None:
+    """Of 120 tokens 40 may be a chat template's own, which a server without salts has seen before."""
+    stub.block = 8
+    usage_of(stub, lambda own, n: {**own, "prompt_tokens_details": {"cached_tokens": 40 if n == 1 else 112}})
+    found = asked(stub, tokens=120)
+    assert (found.code, found.cause) == ("reuses", "")
+
+
+# --- misses, told apart --------------------------------------------------------------------------------------------
+
+
+def test_a_third_send_tells_a_late_hit(stub: StubServer) -> None:
+    """0, 0 and a hit on the third send is the incident: none, with the third send in the sentence."""
+    stub.sends = 2
+    said: list[str] = []
+    found = asked(stub, said=said)
+    assert (found.code, found.cause) == ("none", "third-send")
+    assert "the third send reuses 1," in found.sentence
+    assert len(said) == 1
+    assert len(stub.sent()) == 3
+
+
+def test_the_releases_fault_is_named_with_its_remedy(stub: StubServer) -> None:
+    """Release, drafter and interval match a known fault: its pull request and its flag are in the answer."""
+    stub.sends = 2
+    stub.labels = {"prefix_cache_retention_interval": "0"}
+    stub.more_metrics = ["vllm:spec_decode_num_drafts_total 7", "vllm:spec_decode_num_draft_tokens_total 21"]
+    found = asked(stub)
+    assert "vllm#53945" in found.because
+    assert "may apply" not in found.because
+    assert "--prefix-cache-retention-interval" in found.remedy
+    assert "0.30.0" in found.remedy
+
+
+@pytest.mark.parametrize("version", ["0.30.0", "0.28.0", "not a version"])
+def test_a_fault_of_another_release_is_not_named(stub: StubServer, version: str) -> None:
+    """The same misses on a release without that fault are not blamed on it."""
+    stub.sends, stub.version = 2, version
+    stub.labels = {"prefix_cache_retention_interval": "0"}
+    stub.more_metrics = ["vllm:spec_decode_num_drafts_total 7"]
+    assert "vllm#53945" not in asked(stub).because
+
+
+def test_prefix_caching_off_needs_no_further_probe(stub: StubServer) -> None:
+    """What the server says of itself explains the miss: two requests, and the flag."""
+    stub.prefix_caching = False
+    found = asked(stub)
+    assert (found.code, found.cause) == ("none", "prefix-caching-off")
+    assert "--enable-prefix-caching" in found.remedy
+    assert len(stub.sent()) == 2
+
+
+def test_a_prompt_below_the_minimum_cannot_hit(stub: StubServer) -> None:
+    """With blocks longer than the prompt the check finds, by bisection, between which lengths reuse begins."""
+    stub.block = 1_000
+    said: list[str] = []
+    found = asked(stub, tokens=300, said=said)
+    assert found.code == "cannot hit"
+    low, high = (int(n.replace(",", "")) for n in re.findall(r"between ([\d,]+) and ([\d,]+)", found.sentence)[0])
+    assert low <= 1_000 < high
+    assert high - low <= 1_000 // 8
+    assert "1,000" in found.because
+    assert any("looking for the shortest" in line for line in said)
+
+
+def test_probing_is_capped(stub: StubServer) -> None:
+    """However little is explained, no more than the cap is sent."""
+    stub.block, stub.max_model_len = 10**6, 10**6
+    found = asked(stub, tokens=20)
+    assert found.code == "none"
+    assert len(stub.sent()) <= MAX_SENDS
+
+
+def test_ranks_that_take_turns_are_told_by_pinning(stub: StubServer) -> None:
+    """Two engines behind one address miss each other's blocks; pinned to one, the same prompt hits."""
+    stub.engines = stub.ranks = 2
+    found = asked(stub)
+    assert (found.code, found.cause) == ("none", "rank-rotation")
+    assert "X-data-parallel-rank" in found.remedy
+    pinned = [headers for path, _, headers in stub.requests if path == CHAT and "x-data-parallel-rank" in headers]
+    assert len(pinned) == 2
+
+
+def test_a_server_that_takes_no_rank_is_judged_without(stub: StubServer) -> None:
+    """Where the pin is refused the check goes on."""
+    stub.engines = stub.ranks = 2
+    refuse = error(400, "data_parallel_rank is out of range")
+    inner = stub.respond
+    stub.respond = lambda path, body, headers: (  # type: ignore[method-assign]
+        refuse if "x-data-parallel-rank" in headers else inner(path, body, headers)
+    )
+    said: list[str] = []
+    assert asked(stub, said=said).code == "none"
+    assert any("does not let a request choose its rank" in line for line in said)
+
+
+def test_servers_behind_a_balancer_are_told_by_their_pages(stub: StubServer) -> None:
+    """Two processes answer /metrics in turn: that is why the second send misses."""
+    stub.ranks, stub.balanced = 2, True
+    found = asked(stub)
+    assert (found.code, found.cause) == ("none", "several-servers")
+
+
+def test_a_lucky_hit_behind_a_balancer_is_noted(stub: StubServer) -> None:
+    """Where different processes answer /metrics, a second send that hits did so by luck, and that is said."""
+    stub.ranks, stub.balanced = 3, True
+    inner = stub.respond
+
+    def respond(path: str, body: dict[str, Any], headers: dict[str, str]) -> Reply:
+        return inner(path, body, {**headers, "x-data-parallel-rank": "0"})
+
+    stub.respond = respond  # type: ignore[method-assign]
+    found = asked(stub)
+    assert found.code == "reuses"
+    assert "several-servers" in [note.code for note in found.notes]
+
+
+def test_misses_on_every_send_are_not_blamed_on_a_fault_whose_third_send_hits(stub: StubServer) -> None:
+    """Three zeros on 0.29.0 with a drafter have another cause than the known one."""
+    stub.sends, stub.labels = 10**6, {"prefix_cache_retention_interval": "0"}
+    stub.more_metrics = ["vllm:spec_decode_num_drafts_total 7"]
+    found = asked(stub)
+    assert (found.code, found.cause, found.because) == ("none", "", "")
+
+
+def test_servers_behind_a_gateway_are_told_by_a_filler(stub: StubServer) -> None:
+    """Without /metrics a short request between the two sends brings the hit back where two servers take turns."""
+    stub.ranks, stub.has_metrics = 2, False
+    found = asked(stub)
+    assert (found.code, found.cause) == ("none", "several-servers")
+
+
+def test_a_clock_in_the_template_is_found(stub: StubServer) -> None:
+    """A template that renders a message differently each time breaks every prefix: said with the cause."""
+    ticks = iter(range(10**6))
+    stub.head = lambda: f"It is {next(ticks):09d} now. "
+    found = asked(stub)
+    assert (found.code, found.cause) == ("none", "template-changes")
+    assert "clock" in found.remedy
+
+
+def test_a_date_in_the_template_is_a_note(stub: StubServer) -> None:
+    """Today's date in the rendered prompt does not change the verdict today; what happens at midnight is said."""
+    from datetime import datetime, timezone
+
+    stub.head = lambda: datetime.now(timezone.utc).strftime("Today is %d %b %Y. ")
+    found = asked(stub)
+    assert found.code == "reuses"
+    assert [note.code for note in found.notes] == ["template-date"]
+
+
+def test_blocks_that_others_pushed_out_are_inconclusive(stub: StubServer) -> None:
+    """Misses while other requests looked up more than the pool holds prove nothing."""
+    stub.sends, stub.others_tokens = 10**6, 300_000
+    stub.labels = {"kv_cache_size_tokens": "269243"}
+    found = asked(stub)
+    assert (found.code, found.cause) == ("inconclusive", "evicted")
+    assert "269,243" in found.because
+
+
+def test_a_partial_hit_is_short(stub: StubServer) -> None:
+    """Half a prompt reused is short, with the numbers; the second turn is sent all the same."""
+    usage_of(stub, lambda own, n: {**own, "prompt_tokens_details": {"cached_tokens": 600 if n > 1 else 0}})
+    found = asked(stub)
+    assert (found.code, found.cause) == ("short", "partial")
+    assert found.evidence.send("second turn", 1) is not None
+
+
+def test_a_second_turn_that_finds_nothing_fails_the_gate(stub: StubServer) -> None:
+    """A resend that hits and a next turn that does not is short: production sends turns."""
+    usage_of(stub, lambda own, n: {**own, "prompt_tokens_details": {"cached_tokens": 0}} if n == 3 else own)
+    found = asked(stub)
+    assert (found.code, found.cause) == ("short", "second-turn")
+    assert "0 of" in found.sentence
+
+
+@pytest.mark.parametrize(("wanted", "code"), [(0.5, "reuses"), (0.999, "short")])
+def test_the_wanted_share_decides(stub: StubServer, wanted: float, code: str) -> None:
+    """``min_reuse`` replaces the usual allowance, for the second send and the second turn."""
+    found = asked(stub, min_reuse=wanted)
+    assert found.code == code
+    assert (f"{wanted:.0%} is wanted" in found.because) == (code == "short")
+
+
+def test_counters_beside_usage_are_compared(stub: StubServer) -> None:
+    """Counters that add up to other hits than usage are a note; usage stays the truth."""
+    stub.hits_skew = 64
+    found = asked(stub)
+    assert found.code == "reuses"
+    assert [note.code for note in found.notes] == ["metrics-disagree"]
+
+
+def test_without_metrics_or_tokenizer_usage_is_enough(stub: StubServer) -> None:
+    """A server with neither page is judged by its answers."""
+    stub.has_metrics, stub.tokenizer, stub.version = False, None, None
+    assert asked(stub).code == "reuses"
+
+
+# --- servers that refuse, stop or die ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", ["temperature", "cache_salt", "max_tokens"])
+def test_a_field_that_is_refused_is_left_out(stub: StubServer, field: str) -> None:
+    """A model that refuses greedy, a gateway that knows no salt: asked again without, and said."""
+    stub.refuses = (field,)
+    said: list[str] = []
+    found = asked(stub, said=said)
+    assert found.code == "reuses"
+    assert said == [f"the server refuses {field}; asking again without it"]
+
+
+def test_a_prompt_beyond_the_context_is_halved(stub: StubServer) -> None:
+    """The context that a server does not announce is found by asking for less."""
+    stub.max_model_len = 700
+    models = {"data": [{"id": "tiny"}]}
+    stub.always("/v1/models", Reply(body=models))
+    found = asked(stub)
+    assert found.code == "reuses"
+    assert (found.evidence.sends[0].prompt_tokens or 0) <= 700
+
+
+def test_an_engine_that_dies_is_a_finding(stub: StubServer) -> None:
+    """A 500 on the first prompt, and /health down: inconclusive with the engine's words, no crash."""
+    stub.reply_once(CHAT, error(500, "EngineCore encountered an issue"))
+    stub.always("/health", error(503, "dead"))
+    found = asked(stub)
+    assert (found.code, found.cause) == ("inconclusive", "engine-failed")
+    assert "EngineCore encountered an issue" in found.because
+
+
+@pytest.mark.parametrize(
+    "reply", [error(500, "boom"), Reply(close=True), Reply(body={"choices": []}), Reply(body="<html>", cut=3)]
+)
+def test_what_was_measured_survives_a_failure(stub: StubServer, reply: Reply) -> None:
+    """A send that fails after the first loses nothing: its number is there, and the reason."""
+    answered = iter([None, reply])
+    inner = stub.respond
+
+    def respond(path: str, body: dict[str, Any], headers: dict[str, str]) -> Reply:
+        canned = next(answered, None) if path == CHAT else None
+        return canned or inner(path, body, headers)
+
+    stub.respond = respond  # type: ignore[method-assign]
+    found = asked(stub)
+    assert found.code == "inconclusive"
+    assert [sent.cached_tokens for sent in found.evidence.sends] == [0]
+    assert found.because
+
+
+def test_a_verdict_stands_when_a_later_probe_fails(stub: StubServer) -> None:
+    """The second turn's failure is a note beside the verdict on the resend."""
+    inner = stub.respond
+
+    def respond(path: str, body: dict[str, Any], headers: dict[str, str]) -> Reply:
+        return error(500, "boom") if len(body.get("messages", ())) == 3 and path == CHAT else inner(path, body, headers)
+
+    stub.respond = respond  # type: ignore[method-assign]
+    found = asked(stub)
+    assert found.code == "reuses"
+    assert [note.code for note in found.notes] == ["probe-failed"]
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 413, 429, 502, 503, 504])
+def test_a_refusal_of_the_first_request_is_an_error(stub: StubServer, status: int) -> None:
+    """What is refused before anything was measured is raised, with its status."""
+    stub.always(CHAT, error(status, "no"))
+    with pytest.raises(Rejected) as caught:
+        asked(stub)
+    assert caught.value.status == status
+
+
+def test_a_busy_server_is_noted(stub: StubServer) -> None:
+    """A 429 that passes is retried; the answer says that blocks may have gone meanwhile."""
+    stub.reply_once(CHAT, error(429, "slow down", Retry_After="0"))
+    found = asked(stub)
+    assert found.code == "reuses"
+    assert "retried" in [note.code for note in found.notes]
+
+
+def test_no_prompt_is_shown_in_an_error(stub: StubServer) -> None:
+    """A server that repeats what it was sent in its refusal does not get the prompt onto the screen."""
+    inner = stub.respond
+
+    def respond(path: str, body: dict[str, Any], headers: dict[str, str]) -> Reply:
+        return error(422, f"invalid input: {body['messages']}") if path == CHAT else inner(path, body, headers)
+
+    stub.respond = respond  # type: ignore[method-assign]
+    with pytest.raises(Rejected) as caught:
+        asked(stub)
+    assert "entry" not in str(caught.value)
+    assert "the prompt, left out" in str(caught.value)
+
+
+# --- the command ---------------------------------------------------------------------------------------------------
+
+
+def run(stub: StubServer, *more: str) -> int:
+    return cli.main(["check", stub.url, "--model", "tiny", "--tokens", "1200", *more])
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [({}, 0), ({"sends": 2}, 1), ({"reports_cached": False}, 3), ({"block": 4_000}, 3), ({"prefix_caching": False}, 1)],
+)
+def test_the_exit_code_is_the_verdicts(stub: StubServer, change: dict[str, Any], code: int) -> None:
+    """0 reuses · 1 short or none · 3 can't tell."""
+    for name, value in change.items():
+        setattr(stub, name, value)
+    assert run(stub) == code
+
+
+def test_the_answer_is_a_sentence_the_numbers_and_the_verdict(
+    stub: StubServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first line says it, then come the sends, and the verdict last; progress goes to stderr."""
+    stub.sends = 2
+    run(stub)
+    shown = capsys.readouterr()
+    lines = shown.out.splitlines()
+    assert lines[0].startswith("tiny (vLLM 0.29.0) reuses nothing of what is sent twice: 0 of 1,")
+    assert lines[-1] == "verdict: none"
+    assert sum("prompt tokens cached" in line for line in lines) == 3
+    assert "sending the prompt a third time" in shown.err
+
+
+def test_the_answer_is_json_for_scripts(stub: StubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """``--json`` gives verdict, numbers, sends, facts with sources and findings; unknown numbers are null."""
+    assert run(stub, "--json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["verdict_code"] == "reuses"
+    assert answer["requests"] == 3
+    assert 0.9 < answer["reuse"] < 1
+    assert 0.9 < answer["second_turn_reuse"] < 1
+    assert answer["counters"] is None
+    assert all(fact["source"] for fact in answer["facts"])
+
+
+@pytest.mark.parametrize("share", ["0", "1.5", "-1", "much", "120%"])
+def test_a_share_outside_its_range_is_refused(stub: StubServer, share: str) -> None:
+    """``--min-reuse`` takes a number above 0 and up to 1."""
+    with pytest.raises(SystemExit) as caught:
+        run(stub, "--min-reuse", share)
+    assert caught.value.code == 2
+
+
+def test_several_models_are_listed_to_choose_from(stub: StubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two different models and no --model: exit 2, nothing sent, and the names."""
+    stub.always("/v1/models", Reply(body={"data": [{"id": "a", "root": "x"}, {"id": "b", "root": "y"}]}))
+    assert cli.main(["check", stub.url]) == 2
+    assert "--model: a, b" in capsys.readouterr().err
+    assert stub.sent() == []
+
+
+def test_aliases_of_one_model_are_one(stub: StubServer) -> None:
+    """Several served names with one root need no choice."""
+    stub.always("/v1/models", Reply(body={"data": [{"id": "tiny", "root": "x"}, {"id": "also", "root": "x"}]}))
+    assert cli.main(["check", stub.url, "--tokens", "600"]) == 0
+    assert {body["model"] for body in stub.sent()} == {"tiny"}
+
+
+def test_an_adapter_is_asked_by_its_name(stub: StubServer) -> None:
+    """``--model`` takes a LoRA name; without one the base model is asked."""
+    assert cli.main(["check", stub.url, "--tokens", "600", "--model", "tiny-lora"]) == 0
+    assert {body["model"] for body in stub.sent()} == {"tiny-lora"}
+    assert cli.main(["check", stub.url, "--tokens", "600"]) == 0
+    assert stub.sent()[-1]["model"] == "tiny"
+
+
+def test_a_wrong_name_lists_the_served_ones(stub: StubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """A name that is not served is exit 2 with the names that are."""
+    assert cli.main(["check", stub.url, "--model", "tinny"]) == 2
+    assert "tiny, tiny-lora" in capsys.readouterr().err
+
+
+def test_nobody_there_is_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
+    """A closed port is unreachable, in words."""
+    assert cli.main(["check", "http://127.0.0.1:9"]) == 2
+    assert "connection refused" in capsys.readouterr().err
+
+
+def test_a_key_never_shows(
+    stub: StubServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The key named by --key-env is sent, and neither the answer nor an error of the server shows it."""
+    secret = "quite-a-secret-value-42"
+    monkeypatch.setenv("TINY_KEY", secret)
+    stub.api_key = secret
+    stub.more_metrics = ["# fine"]
+    assert run(stub, "--key-env", "TINY_KEY", "--json") == 0
+    stub.always(CHAT, error(400, f"bad request with {secret}"))
+    assert run(stub, "--key-env", "TINY_KEY") == 2
+    shown = capsys.readouterr()
+    assert secret not in shown.out + shown.err
+
+
+def test_a_servers_names_do_nothing_to_the_terminal(stub: StubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """Control characters in a release or a model's name are shown as marks."""
+    stub.version, stub.model = "0.29.0\x1b[2J", "ti\x1b]0;x\x07ny"
+    stub.lora = None
+    assert cli.main(["check", stub.url, "--tokens", "600"]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_metrics_that_fail_in_the_middle_do_no_harm(stub: StubServer) -> None:
+    """A page that is gone at the end of the check leaves the verdict as it is."""
+    stub.reply_once(METRICS, Reply(body="# HELP a b\nvllm:prefix_cache_queries_total 1\n"))
+    stub.has_metrics = False
+    assert asked(stub).code == "reuses"
+
+
+def test_the_exceptions_are_the_packages_own(stub: StubServer) -> None:
+    """A caller catches TargetError, and nothing else."""
+    stub.always("/v1/models", Reply(close=True))
+    with pytest.raises((TargetError, Unreachable)):
+        asked(stub)
+
+
+# --- what it never does --------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_streamed(stub: StubServer) -> None:
+    """Usage is read from whole answers: no request asks for a stream, whose usage some servers leave out."""
+    stub.sends = 2
+    asked(stub)
+    assert not any("stream" in body or "stream_options" in body for body in stub.sent())
+
+
+def test_requests_go_one_after_another(stub: StubServer) -> None:
+    """What is sent at once shares nothing, so never two requests are under way together."""
+    under_way, most = [0], [0]
+    inner = stub.respond
+
+    def respond(path: str, body: dict[str, Any], headers: dict[str, str]) -> Reply:
+        under_way[0] += 1
+        most[0] = max(most[0], under_way[0])
+        reply = inner(path, body, headers)
+        under_way[0] -= 1
+        return reply
+
+    stub.respond = respond  # type: ignore[method-assign]
+    stub.sends = 2
+    asked(stub)
+    assert most == [1]
+
+
+def test_speed_is_no_evidence(stub: StubServer) -> None:
+    """A second send that is much faster and reuses nothing is none: a warm-up is not a hit."""
+    stub.prefix_caching, stub.has_metrics = False, False
+    inner = stub.respond
+    first = [True]
+
+    def respond(path: str, body: dict[str, Any], headers: dict[str, str]) -> Reply:
+        reply = inner(path, body, headers)
+        slow, first[0] = path == CHAT and first[0], first[0] and path != CHAT
+        return Reply(reply.status, reply.body, reply.headers, delay_s=0.3) if slow else reply
+
+    stub.respond = respond  # type: ignore[method-assign]
+    found = asked(stub)
+    cold, second = found.evidence.sends[:2]
+    assert cold.seconds > 2 * second.seconds
+    assert found.code == "none"
+
+
+def test_only_what_our_sends_added_is_counted(stub: StubServer) -> None:
+    """A long history of misses in the counters does not dilute the one send that is measured."""
+    stub.reports_cached, stub._queries = False, 10**9
+    found = asked(stub)
+    second = found.evidence.sends[1]
+    assert found.to_json()["counters"]["queries"] == second.prompt_tokens
+
+
+def test_a_check_needs_no_pandas() -> None:
+    """A deploy gate starts quickly: neither pandas nor Altair nor papermill is loaded for it."""
+    code = "import sys\nfrom prefixscope import check, cli\n"
+    code += "print(sorted({'pandas', 'altair', 'papermill', 'numpy'} & set(sys.modules)))"
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )  # fmt: skip
+    assert found.stdout.strip() == "[]"

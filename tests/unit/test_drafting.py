@@ -1,0 +1,310 @@
+"""Frames of streamed answers, and what is concluded from them: rates, acceptance, the trade, whose noise it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from data.streamed import ACCEPTED, generation, pair, resend, speculation_rows
+
+from prefixscope import conclusions, frames, noise, trade
+from prefixscope.errors import RunError
+from prefixscope.report import render_html
+from prefixscope.speculation import Mix
+
+MIX = Mix(prompt_tokens=6446, answer_tokens=60, reuse=0.7)
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Makes a run directory of these rows."""
+
+    def make(rows: Any, name: str = "run", load: object = (6446, 60, 0.7), version: str = "0.29.0") -> Path:
+        (tmp_path / name / "raw").mkdir(parents=True)
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / name / "raw" / "speculation.jsonl").write_text(lines)
+        stage = {"status": "done", "parameters": {"load": load}}
+        manifest = {"schema_version": 1, "engine": {"version": version}, "stages": {"speculation": stage}}
+        (tmp_path / name / "run.json").write_text(json.dumps(manifest))
+        return tmp_path / name
+
+    return make
+
+
+def one(run: Path) -> Any:
+    return frames.generations(run).iloc[0]
+
+
+# --- one answer ----------------------------------------------------------------------------------------------------
+
+
+def test_tokens_a_second_count_tokens_and_chunks_a_second_chunks(write: Write) -> None:
+    """Three steps of 40 ms that brought 4, 4 and 3 tokens are 11 tokens in 120 ms; a count of chunks would see 3."""
+    row = one(write([generation(accepted=(3, 3, 2))]))
+    assert (row["completion_tokens"], row["chunks"]) == (12, 4)
+    assert row["tokens_per_s"] == pytest.approx(11 / 0.12)
+    assert row["chunks_per_s"] == pytest.approx(3 / 0.12)
+    assert (row["first_token_ms"], row["step_ms"]) == (140.0, 40.0)
+
+
+def test_acceptance_and_tokens_per_step_are_of_this_request(write: Write) -> None:
+    """8 of 9 drafted tokens accepted in 3 steps: 89 %, 3.67 tokens per step, from the answer's own metrics."""
+    row = one(write([generation(accepted=(3, 3, 2))]))
+    assert row["acceptance"] == pytest.approx(8 / 9)
+    assert row["tokens_per_step"] == pytest.approx(1 + 8 / 3)
+    assert (row["source"], row["agree"]) == ("answer", True)
+
+
+@pytest.mark.parametrize("accepted", [None, ()], ids=["no counters", "zero drafts"])
+def test_no_drafts_are_no_speculation_and_not_zero_percent(write: Write, accepted: Any) -> None:
+    """A server without a drafter and an answer without a draft have no acceptance at all."""
+    run = write([generation(accepted=accepted, tokens=5)])
+    assert pd.isna(one(run)["acceptance"])
+    assert pd.isna(one(run)["tokens_per_step"])
+    assert trade.drafted(frames.by_shape(frames.generations(run))) == ["MTP: no speculation seen."]
+
+
+def test_drafts_that_were_all_wrong_are_zero_percent(write: Write) -> None:
+    """Nothing accepted of something drafted is a true 0 %."""
+    row = one(write([generation(accepted=(0, 0))]))
+    assert (row["acceptance"], row["tokens_per_step"]) == (0.0, 1.0)
+
+
+def test_counters_that_others_moved_are_not_used(write: Write) -> None:
+    """Where other traffic moved the counters and the answer has no score of its own, nothing is claimed."""
+    row = one(write([generation(per_request=None, disturbed=True)]))
+    assert pd.isna(row["acceptance"])
+    assert pd.isna(row["source"])
+    row = one(write([generation(per_request=None)], "quiet"))
+    assert row["source"] == "counters"
+
+
+def test_sources_that_part_are_seen(write: Write) -> None:
+    """The answer's own metrics stand, and the row says that the counters say otherwise."""
+    row = one(write([generation(counters={**generation()["counters"], "accepted": 7})]))
+    assert (row["agree"], row["accepted"]) == (False, 8)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"completion_tokens": None}, {"arrivals_ms": [5.0]}, {"arrivals_ms": []}, {"chunk_tokens": None}],
+    ids=str,
+)
+def test_what_a_server_leaves_out_gives_no_rate(write: Write, changes: dict[str, Any]) -> None:
+    """Without usage, or with everything in one piece, there is no rate; without ids the first chunk is one token."""
+    row = one(write([generation(accepted=(3,), **changes)]))
+    if "chunk_tokens" in changes:
+        assert row["tokens_per_s"] == pytest.approx(4 / 0.04)
+    else:
+        assert pd.isna(row["tokens_per_s"])
+
+
+# --- summaries -----------------------------------------------------------------------------------------------------
+
+
+def test_shapes_keep_their_percentiles(write: Write) -> None:
+    """One row per arm and shape, with median, 10th and 90th percentile over its four requests."""
+    table = frames.by_shape(frames.generations(write(speculation_rows())))
+    assert len(table) == 2 * len(ACCEPTED)
+    row = table[(table["arm"] == "A") & (table["shape"] == "XML")].iloc[0]
+    assert row["requests"] == 4
+    assert row["tokens_per_s_p10"] < row["tokens_per_s"] < row["tokens_per_s_p90"]
+    assert row["acceptance"] == pytest.approx(6 / 24)
+
+
+def test_places_of_the_draft_fall(write: Write) -> None:
+    """Each later place is accepted as often as every earlier one was right too."""
+    table = frames.positions(write(speculation_rows()))
+    prose = table[table["shape"] == "prose"]
+    assert prose["share"].tolist() == [1.0, 1.0, 0.8]
+
+
+def test_the_record_is_one_table(write: Write) -> None:
+    """Wall clock, tokens a second of each shape with their effect, acceptance, tokens per step and headroom."""
+    run = write(speculation_rows())
+    table = frames.record(frames.generations(run), frames.headrooms(run)).set_index("metric")
+    assert table.loc["KV cache headroom, tokens", ["a", "b", "times"]].tolist() == [269243, 269243, 1]
+    every = table.loc["tokens/s, all shapes"]
+    assert every["low"] < every["times"] < every["high"]
+    assert every["pairs"] == 6
+    assert table.loc["acceptance, all drafted tokens", "a"] == pytest.approx((14 * 1 + 10 + 6) / (3 * (5 + 6 + 8)))
+    assert pd.isna(table.loc["acceptance, all drafted tokens", "b"])
+    assert table.loc["wall clock of the same requests, s", "a"] > 0
+
+
+def test_the_wall_clock_is_that_of_requests_which_both_answered(write: Write) -> None:
+    """A request that one arm refused is in neither sum."""
+    rows = [generation("A"), generation("B", accepted=None, tokens=12), generation("A", repeat=2)]
+    run = write([*rows, generation("B", repeat=2, status="failed")])
+    table = frames.record(frames.generations(run), frames.headrooms(run)).set_index("metric")
+    assert table.loc["wall clock of the same requests, s", "a"] == pytest.approx(0.3)
+
+
+def test_two_runs_are_compared_like_two_servers(write: Write) -> None:
+    """The drafter's arm of one run is A, that of another B, and both names say which release it was."""
+    first = write([generation(step_ms=20.0), generation("B", accepted=None, tokens=3)], "before")
+    second = write([generation(step_ms=40.0)], "after", version="0.30.0")
+    table, heads = frames.across(first, second)
+    assert table["label"].tolist() == ["MTP, vLLM 0.29.0 (A)", "MTP, vLLM 0.30.0 (B)"]
+    assert frames.record(table, heads).set_index("metric").loc["tokens/s, prose", "times"] == pytest.approx(2.0)
+    assert not table["interleaved"].any()
+
+
+# --- the trade -----------------------------------------------------------------------------------------------------
+
+
+def test_both_halves_stand_side_by_side(write: Write) -> None:
+    """Generation saved and prefill lost are what the rows say, and the balance is their difference."""
+    run = write(speculation_rows())
+    found = trade.of_run(run)
+    assert found is not None
+    assert found.lost_s.value == pytest.approx(0.3 * (2.4 - 2.2) + 0.7 * (2.4 - 0.06))
+    assert found.net_s.value == pytest.approx(found.gained_s.value - found.lost_s.value)
+    assert found.net_s.low is not None
+    assert found.net_s.low < found.net_s.value
+    assert found.hits == (0, 6400)
+    assert found.gained_s.value == pytest.approx(60 / found.rates[1] - 60 / found.rates[0])
+    text = trade.sentence(found)
+    for part in ("6,446", "70%", "MTP gains", "loses 1.70 s", "MTP's 0 and no MTP's 6,400", "as its third one does"):
+        assert part in text
+
+
+def test_the_halves_meet_at_the_break_even(write: Write) -> None:
+    """At the share that is named the balance is nothing, and beyond it the drafter costs time."""
+    run = write(speculation_rows())
+    generations, resends = frames.generations(run), frames.resends(run)
+    found = trade.weigh(generations, resends, MIX)
+    assert found is not None
+    assert found.break_even is not None
+    even = Mix(prompt_tokens=6446, answer_tokens=60, reuse=found.break_even)
+    balance = trade.weigh(generations, resends, even)
+    assert balance is not None
+    assert balance.net_s.value == pytest.approx(0.0, abs=1e-9)
+    table = trade.over_reuse(generations, resends, MIX)
+    assert table["net"].is_monotonic_decreasing
+    assert (table["low"] < table["net"]).all()
+    assert table["hit"].iloc[-1] > table["net"].iloc[-1]
+
+
+def test_a_third_send_that_hits_no_more_offers_nothing(write: Write) -> None:
+    """Where the second send hits already there is no 'if it hit'."""
+    rows = [row for row in speculation_rows() if row["kind"] != "resend"]
+    rows += [
+        resend(arm, index, 6336 if index > 1 else 0, 60 if index > 1 else 2000) for arm in "AB" for index in (1, 2, 3)
+    ]
+    found = trade.of_run(write(rows))
+    assert found is not None
+    assert found.hit_net_s is None
+    assert found.lost_s.value == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("kept", [("generation",), ("resend", "pair")], ids=str)
+def test_without_one_half_there_is_no_trade(write: Write, kept: tuple[str, ...]) -> None:
+    """Answers without resends, or resends without answers, weigh nothing against nothing."""
+    assert trade.of_run(write(row for row in speculation_rows() if row["kind"] in kept)) is None
+
+
+@pytest.mark.parametrize("load", [[6446, 200], [0, 200, 0.5], [6446, 200, 1.5], ["a", 1, 0]], ids=str)
+def test_a_load_that_is_none_is_refused(write: Write, load: list[Any]) -> None:
+    """Two numbers, no prompt, a share above one, a word: refused with the values; a run that holds one has no trade."""
+    with pytest.raises(RunError, match=r"load|reuse"):
+        Mix.of(load)
+    assert trade.of_run(write(speculation_rows(), load=load)) is None
+
+
+# --- whose difference ----------------------------------------------------------------------------------------------
+
+
+def judged(**differing: int) -> noise.Judgement:
+    """The judgement of 20 prompts of which the first so many of each pair differ."""
+    names = {"aa": "A / A", "bb": "B / B", "ab": "A / B"}
+    rows = [pair(names[key], "prose", n, identical=n > many) for key, many in differing.items() for n in range(1, 21)]
+    return noise.judge(pd.DataFrame(rows))
+
+
+@pytest.mark.parametrize(
+    ("differing", "code"),
+    [
+        ({"aa": 0, "bb": 0, "ab": 0}, "same"),
+        ({"aa": 0, "bb": 0, "ab": 6}, "arms"),
+        ({"aa": 0, "bb": 0, "ab": 5}, "can't tell"),
+        ({"aa": 7, "bb": 7, "ab": 7}, "noise"),
+        ({"aa": 0, "bb": 9, "ab": 9}, "noise"),
+        ({"ab": 9}, "can't tell"),
+    ],
+    ids=str,
+)
+def test_a_difference_is_held_against_each_arms_own(differing: dict[str, int], code: str) -> None:
+    """Six prompts that part only between the arms tell; five don't; noise of the same size excuses the drafter."""
+    assert judged(**differing).code == code
+
+
+def test_the_counts_that_would_tell_are_named() -> None:
+    """3 of 20 prompts that part between the arms alone would be enough among 40: six of them, at this rate."""
+    found = judged(aa=0, bb=0, ab=3)
+    assert found.needed == 40
+    assert "about 40 prompts would tell" in found.sentence
+
+
+def test_no_difference_has_a_bound() -> None:
+    """20 equal answers say no more than that fewer than 16 % of such prompts differ."""
+    assert "fewer than 16%" in judged(aa=0, bb=0, ab=0).sentence
+
+
+def test_the_cache_stands_beside_the_drafter() -> None:
+    """Cold against cold and cold against warm, from the equality stage, are rows of the same table."""
+    warm = pd.DataFrame(
+        [{"pair": name, "identical": n > 1} for name in ("cold-control", "cold-warm") for n in range(1, 11)]
+        + [{"pair": "cold-warm", "identical": None}]
+    )
+    table = noise.differences(pd.DataFrame([pair("A / B", "prose", 1)]), warm).set_index("pair")
+    assert table["compared"].to_dict() == {"A / B": 1, "cold / cold": 10, "cold / warm": 10}
+    assert table.loc["cold / warm", "differ"] == 1
+
+
+# --- the page ------------------------------------------------------------------------------------------------------
+
+
+def test_the_report_has_both_halves_and_no_answer(write: Write) -> None:
+    """The section states the trade, what was accepted, the naive count and the table; no answer's text leaves."""
+    page = render_html(write(speculation_rows()))
+    for part in (
+        "Speculative decoding",
+        "The trade",
+        "KV cache headroom, tokens",
+        "takes chunks for tokens",
+        "269,243",
+    ):
+        assert part in page
+    assert "harbour" not in page
+
+
+def test_a_run_without_the_stage_says_what_fills_the_section(write: Write) -> None:
+    """The section of an older run names the command, and the conclusion says that nothing was streamed."""
+    run = write([])
+    assert "--only speculation" in render_html(run)
+    assert "No answer was streamed" in conclusions.speculation(run).text
+
+
+def test_the_conclusion_holds_both_halves(write: Write) -> None:
+    """Trade, acceptance and the verdict on the answers, in one text."""
+    text = conclusions.speculation(write(speculation_rows())).text
+    for part in (
+        "On balance MTP costs time",
+        "tokens were accepted",
+        "no MTP: no speculation seen",
+        "No answer differs",
+    ):
+        assert part in text
+
+
+def test_one_server_alone_asks_for_a_second(write: Write) -> None:
+    """Acceptance is told, and that a trade needs another server."""
+    text = conclusions.speculation(write([generation(document=n) for n in (1, 2)])).text
+    assert "16 of 18 drafted tokens were accepted" in text
+    assert "give a second one" in text
