@@ -103,6 +103,8 @@ class Client:
 
     def __init__(self, url: str, *, key_env: str = "", verify: bool = True, retry_budget_s: float = 60.0) -> None:
         url = url.strip().rstrip("/")
+        if not url or not url.isprintable() or " " in url:
+            raise Unreachable(f"{url!r} is not a URL", remedy="use the form http://host:8000")
         if "://" not in url:
             url = "http://" + url
         self.url = url.removesuffix("/chat/completions").removesuffix("/v1")

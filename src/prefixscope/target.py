@@ -1,7 +1,7 @@
 """What is investigated, and what it can do.
 
 Three kinds: **attached** (a URL; nothing is restarted), **managed** (a serve command; we start and stop it) and
-**embedded** (a real vLLM on this machine's CPU with a tiny Gemma-4-shaped model). A fourth, **sample**, is a recorded
+**embedded** (a real vLLM on this machine's CPU with a small Gemma-4-shaped model). A fourth, **sample**, is a recorded
 run: its rows answer, and nothing is sent.
 """
 
@@ -83,7 +83,7 @@ class Target:
     @property
     def label(self) -> str:
         if self.kind == "embedded":
-            return f"embedded vLLM {self.engine} (CPU, tiny Gemma-4-shaped model)"
+            return f"embedded vLLM {self.engine} (CPU, small Gemma-4-shaped model)"
         if self.kind == "attached":
             return f"attached server {self.url}"
         if self.kind == "managed":

@@ -331,6 +331,9 @@ def _basis(sent: pd.DataFrame, mine: pd.DataFrame) -> str:
     compared = sent["metrics_agree"].dropna()
     if len(compared):
         parts.append(f"the server's own counters agree with {int(compared.sum())} of {len(compared)} hit lengths")
+    predicted = sent["predicted_agrees"].dropna()
+    if len(predicted):
+        parts.append(f"the release's own scheduler predicts {int(predicted.sum())} of {len(predicted)} to the token")
     return "; ".join(parts) + "."
 
 

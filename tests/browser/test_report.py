@@ -16,7 +16,7 @@ from prefixscope.runs import Run
 
 pytestmark = pytest.mark.browser
 
-CHARTS = 10
+CHARTS = 11
 TRACE = Path(__file__).parents[1] / "data" / "trace-incident.jsonl"
 HOSTILE = "<script>window.pwned=1</script><img src=x onerror=window.pwned=2></script><!--<script> \x1b[31m\u202e**x**"
 COUNT_DRAWN = """[...document.querySelectorAll(".chart")].filter((chart) =>

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from prefixscope import resources
+from prefixscope.cli import main
 from prefixscope.errors import ReplayError
+from prefixscope.prediction.replayed import Replayed, table
 from prefixscope.prompts import Prompt, shared_answer
-from prefixscope.replay import Case, Geometry, Group, Request, ServerSetting, repeats
+from prefixscope.replay import Case, Geometry, Group, Outcome, Predicted, Request, ServerSetting, repeats
 from prefixscope.replay.exported import to_test
 from prefixscope.replay.measured import cases
 from prefixscope.replay.travel import load, of_run, to_text, worst_series
@@ -136,6 +138,9 @@ def test_a_report_carries_its_cases(sample_cases: list[Case], tmp_path: Path) ->
         ("x.json", "[]", "holds no case"),
         ("x.json", '{"cases": [{"geometry": {}}]}', "can't be read"),
         ("x.json", "[1]", "holds no case"),
+        ("x.json", "[" * 100_000, "is no case"),
+        ("x.json", '{"schema_version": 99, "cases": [{}]}', "schema version 99"),
+        ("x.json", '{"cases": [{"geometry": null, "setting": {}, "requests": []}]}', r"can't be read[\s\S]*Next: "),
     ],
 )
 def test_what_is_no_case_is_refused(tmp_path: Path, name: str, text: str, says: str) -> None:
@@ -143,6 +148,16 @@ def test_what_is_no_case_is_refused(tmp_path: Path, name: str, text: str, says: 
     (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(ReplayError, match=says):
         load(tmp_path / name)
+
+
+@pytest.mark.parametrize("length", [10**12, -5])
+def test_a_case_of_impossible_length_is_refused(sample_cases: list[Case], tmp_path: Path, length: int) -> None:
+    """Lengths that no server was ever sent are refused before anything is replayed."""
+    value = sample_cases[0].to_json()
+    value["requests"][0]["segments"] = [["a", length]]
+    (tmp_path / "x.json").write_text(json.dumps(value), encoding="utf-8")
+    with pytest.raises(ReplayError, match="a replay takes 0 to 500,000,000"):
+        load(tmp_path / "x.json")
 
 
 def test_a_missing_file_and_an_untraced_run(tmp_path: Path) -> None:
@@ -179,3 +194,53 @@ def test_a_group_that_a_test_can_not_spell_out(sample_cases: list[Case]) -> None
     case = Case(geometry=geometry, setting=ServerSetting(), requests=(Request(id="1", segments=(("a", 100),)),))
     with pytest.raises(ReplayError, match=r"kind 'mamba'[\s\S]*predict --trace"):
         to_test(case)
+
+
+def replayed(case: Case, release: str, interval: int, hits: list[int]) -> Replayed:
+    rows = tuple(Predicted(one.id, one.tokens, hit, 0, 0, 0) for one, hit in zip(case.requests, hits, strict=True))
+    outcome = Outcome(release=release, rows=rows, pool_blocks=1, interval=interval, drop_groups=(), kept_blocks=(),
+                      kept_bytes=(), left_out=(), seconds=0.0)  # fmt: skip
+    return Replayed(case=case, release=release, interval=interval, outcome=outcome)
+
+
+def test_only_the_measured_setting_is_compared() -> None:
+    """Beside another release or interval no agreement is shown, and a name from a file can't write to the terminal."""
+    geometry = Geometry(groups=(Group(kind="full", block_size=16),), scheduler_block=16, hash_block=16)
+    case = Case(geometry=geometry, setting=ServerSetting(interval=0), requests=tuple(repeats(100, 2)), release="0.29.0",
+                name="ev\x1b[31mil\n", measured={"prompt/1": 0, "prompt/2": 96})  # fmt: skip
+    text = table([replayed(case, "0.29.0", 0, [0, 96]), replayed(case, "0.30.0", 0, [0, 80])])
+    first, second = text.splitlines()[1:3]
+    assert first.endswith("2 of 2")
+    assert second.endswith("96")
+    assert "\x1b" not in text
+    assert "gives the measured hit in 2 of 2 sends" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--trace", "cases.json", "-o", "page.html"], "-o has no effect here"),
+        (["--trace", "cases.json", "--tokens", "100"], "--tokens has no effect here"),
+        (["--geometry", "gemma-4-12b", "--concurrency", "3"], "--concurrency has no effect here"),
+        (["--workload", "example", "--tokens", "100"], "--tokens has no effect here"),
+        (["--geometry", "gemma-4-12b", "-o", "."], "no file can be written there"),
+        (["--geometry", "gemma-4-12b", "--pool-blocks", "99999999999"], "a replay takes up to 20,000,000"),
+    ],
+)
+def test_an_option_without_effect_is_refused(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is refused before anything is asked, with a next step."""
+    try:
+        code = main(["predict", *arguments])
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    shown = capsys.readouterr().err
+    assert code == 2
+    assert says in shown
+
+
+def test_a_test_can_not_be_written_over_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error names the folder, and no traceback is shown."""
+    assert main(["export-test", str(SAMPLE), "-o", str(tmp_path)]) == 2
+    assert "is a folder" in capsys.readouterr().err

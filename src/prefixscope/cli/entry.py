@@ -49,7 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PermissionError as error:
         return complain(PrefixscopeError(f"{error.filename}: permission denied", remedy="name another place"), USAGE)
     except FileNotFoundError as error:
-        return complain(PrefixscopeError(f"{error.filename}: no such file or folder"), USAGE)
+        return complain(PrefixscopeError(f"{error.filename}: no such file or folder", remedy="check the path"), USAGE)
+    except (IsADirectoryError, NotADirectoryError) as error:
+        what = "is a folder" if isinstance(error, IsADirectoryError) else "is no folder"
+        return complain(
+            PrefixscopeError(f"{error.filename}: {what}", remedy="name a file in a folder that exists"), USAGE
+        )
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
@@ -58,8 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         full = PrefixscopeError(
             f"{error.filename or 'a file of the run'} could not be written: {error.strerror}",
-            cause="the disk is full; all measured rows are safe",
-            remedy="make room, then run again with --resume",
+            cause="the disk is full; rows of a run that were measured are safe",
+            remedy="make room, then run it again (a run: with --resume)",
         )
         return complain(full, FAILED)
 

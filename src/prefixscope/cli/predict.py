@@ -30,6 +30,13 @@ def _predict(options: argparse.Namespace) -> int:
     from prefixscope import replay
     from prefixscope.prediction import Now, Prediction, render_prediction
 
+    _refuse_unused(options)
+    if options.out:
+        place = Path(options.out)
+        if place.is_dir() or not place.absolute().parent.is_dir():
+            raise ReplayError(
+                f"-o {options.out}: no file can be written there", remedy="name a file in a folder that exists"
+            )
     if options.workload:
         geometry, drafter, header = _workload_geometry(options)
         drafter = drafter if options.drafter is None else options.drafter or None
@@ -89,6 +96,29 @@ def _predict(options: argparse.Namespace) -> int:
     return DONE
 
 
+def _refuse_unused(options: argparse.Namespace) -> None:
+    """What this kind of question does not look at is refused: an option without effect is a wrong answer."""
+    cases = bool(options.trace) and _holds_cases(options.trace) and not options.workload
+    given = {
+        "-o": options.out,
+        "--tokens": options.tokens != TOKENS,
+        "--prompts": options.prompts,
+        "--pool-blocks": options.pool_blocks,
+        "--drafter": options.drafter is not None,
+        "--concurrency": options.concurrency != 1,
+    }
+    unused = ["-o", "--tokens", "--prompts", "--pool-blocks", "--drafter", "--concurrency"] if cases else []
+    unused = unused or (["--tokens", "--prompts"] if options.workload else ["--concurrency"])
+    wrong = [name for name in unused if given[name]]
+    if wrong:
+        what = "a report or a run replays its own requests" if cases else "a workload has its own prompts"
+        raise ReplayError(
+            f"{', '.join(wrong)} has no effect here",
+            cause=what if cases or options.workload else "without a workload requests go one after another",
+            remedy="leave it out" if cases or options.workload else "add --workload FILE, or leave it out",
+        )
+
+
 def _holds_cases(name: str) -> bool:
     """Whether this is a report, a cases file or a run directory, and not a trace alone."""
     path = Path(name).expanduser()
@@ -139,6 +169,11 @@ def _geometry(options: argparse.Namespace) -> tuple[Geometry, int | None, Header
         if not headers:
             raise ReplayError(f"{options.trace} has no header", remedy="give a trace with the engine's first line")
         header = headers[-1]
+        if len(headers) > 1:
+            _say(
+                f"{options.trace} holds {len(headers)} engines; taken is the last, vLLM {header.version} at interval "
+                f"{header.interval}"
+            )
         return Geometry.from_header(header), header.spec_tokens, header
     if options.geometry is None:
         raise ReplayError("nothing says whose prefix cache this is", remedy="add --geometry NAME|FILE or --trace FILE")
@@ -215,8 +250,10 @@ def _pools(text: str) -> str:
     from prefixscope.replay import Geometry, parse_pools
 
     try:
-        # Bytes are counted when the geometry is known; what is no size at all is refused before that.
-        parse_pools(text, Geometry.from_json({"groups": [{"kind": "full", "block_size": 1, "bytes_per_block": 1}]}))
+        # Bytes are counted when the geometry is known; what is no number of blocks is refused before that.
+        blocks = [part for part in text.split(",") if not part.strip().upper().endswith("B")]
+        if blocks:
+            parse_pools(",".join(blocks), Geometry.from_json({"groups": [{"kind": "full", "block_size": 1}]}))
     except ReplayError as error:
         raise argparse.ArgumentTypeError(error.what) from None
     return text

@@ -24,6 +24,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -42,12 +43,12 @@ _STEPS_WITHOUT_PROGRESS = 1000
 class Replay:
     """Requests through one scheduler, one after another or ``concurrency`` at once."""
 
-    def __init__(self, built: Built, contents: Contents, groups: int) -> None:
+    def __init__(self, built: Built, contents: Contents, sizes: Sequence[int]) -> None:
         from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 
         self._output, self._drafts = ModelRunnerOutput, DraftTokenIds
         self._built, self._scheduler, self._contents = built, built.scheduler, contents
-        self._evictions, self._groups = engine_api.Evictions(built.pool), groups
+        self._evictions, self._sizes = engine_api.Evictions(built.pool), sizes
         self._live: dict[str, _Live] = {}
         self._number = 0
 
@@ -145,7 +146,7 @@ class Replay:
             "cached_blocks": len(keys),
         }
         if live.wanted.get("tally"):
-            found["kept"] = versions.count_by_group(keys, self._groups)
+            found["kept"] = versions.whole_blocks(keys, self._sizes)
         return found
 
 
@@ -204,11 +205,11 @@ class Worker:
                 rows.clear()
                 told = time.monotonic()
 
-        groups = len(geometry["groups"])
-        Replay(built, self._contents[key], groups).run(requests, concurrency, row)
+        sizes = [int(one.block_size) for one in built.scheduler.kv_cache_manager.coordinator.single_type_managers]
+        Replay(built, self._contents[key], sizes).run(requests, concurrency, row)
         self.say({"id": name, "rows": rows})
         manager = built.scheduler.kv_cache_manager
-        kept = versions.count_by_group(versions.cached_keys(built.pool), groups)
+        kept = versions.whole_blocks(versions.cached_keys(built.pool), sizes)
         return {
             "pool_blocks": int(pool),
             "interval": versions.interval(manager.coordinator),
@@ -233,7 +234,20 @@ def _stretches(requests: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     return found
 
 
+def _end_with_parent() -> None:
+    """A parent that is killed closes our input, but a long replay does not look at it."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def main() -> None:
+    _end_with_parent()
     # vLLM prints to stdout: the answers get the real one, everything else goes to stderr.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -12,12 +12,11 @@ Everything else that the tracer touches has one shape in all of them; `unexpecte
 
 from __future__ import annotations
 
-import collections
 import copy
 import importlib
 import inspect
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 KNOWN = ((0, 28), (0, 29), (0, 30), (0, 31), (0, 32), (0, 33))
@@ -239,7 +238,14 @@ def group_of_key(key: bytes) -> int:
     return int.from_bytes(key[-4:], "big", signed=False)
 
 
-def count_by_group(keys: Iterable[bytes], groups: int) -> list[int]:
-    """How many of these keys belong to each group."""
-    found = collections.Counter(key[-4:] for key in keys)
-    return [found[key_suffix(gid)] for gid in range(groups)]
+def whole_blocks(keys: Mapping[bytes, Any], sizes: Sequence[int]) -> list[int]:
+    """How many whole blocks of each group are cached; one that is partly filled, which 0.29 caches too, is none.
+
+    ``keys`` as `cached_keys` gives them, ``sizes`` each group's block size in tokens.
+    """
+    found = [0] * len(sizes)
+    for key, held in keys.items():
+        block = next(iter(held.values())) if isinstance(held, dict) else held
+        gid = group_of_key(key)
+        found[gid] += not (_hash_end(block) or 0) % sizes[gid]
+    return found

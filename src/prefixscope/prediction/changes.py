@@ -38,11 +38,11 @@ def _checkpoint(table: pd.DataFrame) -> str:
     )
     if not len(level):
         return f"{text}."
-    kept, before = level.iloc[0]["blocks"], behind.iloc[-1]["blocks"]
+    last, before = behind.iloc[-1]["release"], behind.iloc[-1]["blocks"]
     price = (
-        f"with as many blocks kept, {number(kept)}: the checkpoint is elsewhere, not larger"
-        if kept == before
-        else f"with {number(kept)} blocks kept instead of {number(before)}"
+        f"with as many blocks kept, {number(before)}: the checkpoint is elsewhere, not larger"
+        if set(level["blocks"]) == {before}
+        else f"keeping {_by_value(level, 'blocks', order)}, where {last} keeps {number(before)} blocks"
     )
     return f"{text}. The second itself hits {_by_value(level, 'hit_2', order)}, {price}."
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from prefixscope import redact
 from prefixscope.quantities import count, number
 from prefixscope.replay import Case, Outcome, Replayer
 from prefixscope.setting import Interval, interval_label
@@ -23,6 +24,11 @@ class Replayed:
     outcome: Outcome
 
     @property
+    def comparable(self) -> bool:
+        """Whether release and interval are those that were measured."""
+        return self.release == self.case.release and self.outcome.interval == self.case.setting.interval
+
+    @property
     def same(self) -> int:
         """Sends that hit what was measured."""
         known = {name: hit for name, hit in self.case.measured.items() if hit is not None}
@@ -36,7 +42,7 @@ def replay_cases(
     found = []
     for case in cases:
         for interval in intervals:
-            told(f"vLLM {replayer.release}: {case.name or 'case'}, interval {interval_label(interval)}")
+            told(f"vLLM {replayer.release}: {_name(case)}; interval {interval_label(interval)}")
             asked = case if interval == AS_MEASURED else case.under(interval=interval)
             outcome = replayer.case(asked)
             found.append(Replayed(case=case, release=replayer.release, interval=interval, outcome=outcome))
@@ -45,21 +51,20 @@ def replay_cases(
 
 def table(found: Sequence[Replayed]) -> str:
     """A line per case, release and interval, and what they add up to."""
-    head = ("case", "vLLM", "interval", "sends", "cached", "measured", "same")
+    head = ("measured as", "vLLM", "interval", "sends", "cached", "measured", "same")
     rows = []
     for one in found:
         known = {name for name, hit in one.case.measured.items() if hit is not None}
         mine = [row for row in one.outcome.rows if row.id in known]
-        interval = str(one.outcome.interval)
         rows.append(
             (
-                one.case.name or "case",
+                _name(one.case),
                 one.release,
-                f"{int(interval):,}" if interval.isdigit() else interval,
+                interval_label(one.outcome.interval),
                 number(len(mine)),
                 number(sum(row.hit_tokens for row in mine)),
                 number(sum(one.case.measured[row.id] or 0 for row in mine)),
-                f"{one.same:,} of {len(mine):,}",
+                f"{one.same:,} of {len(mine):,}" if one.comparable else "",
             )
         )
     wide = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
@@ -72,9 +77,14 @@ def table(found: Sequence[Replayed]) -> str:
     return "\n".join([*lines, "", sentence(found)])
 
 
+def _name(case: Case) -> str:
+    """A case's name as a terminal may show it: it comes from a file that anyone may have written."""
+    return redact.clean(case.name, limit=60).replace("\n", " ") or "case"
+
+
 def sentence(found: Sequence[Replayed]) -> str:
     """What the table says: whether the measuring release agrees, and what was kept of its groups."""
-    own = [one for one in found if one.interval == AS_MEASURED and one.release == one.case.release]
+    own = [one for one in found if one.comparable]
     groups = ", ".join(sorted({one.case.geometry.release for one in found} - {""}))
     note = (
         f"The KV cache groups are those that vLLM {groups} made; a release that groups or marks them otherwise differs."
@@ -84,7 +94,10 @@ def sentence(found: Sequence[Replayed]) -> str:
     total = sum(sum(hit is not None for hit in one.case.measured.values()) for one in own)
     same = sum(one.same for one in own)
     text = f"vLLM {own[0].release}, which was measured, gives the measured hit in {same:,} of {count(total, 'send')}"
-    return f"{text}. Tokens, summed over the sends of a case. {note}"
+    return (
+        f"{text}. Tokens, summed over the sends of a case; “same” compares only where release and interval are the "
+        f"measured ones. {note}"
+    )
 
 
 def to_json(found: Sequence[Replayed]) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from prefixscope.setting import Interval
 from prefixscope.trace import Header
 
 SCHEMA_VERSION = 1
+MOST_TOKENS = 500_000_000
+"""Prompt tokens of a case that is read from a file; a day of a busy server has fewer."""
 Segment = tuple[str, int]
 
 
@@ -300,13 +302,9 @@ class Case:
         ReplayError
             for a newer schema, or where something is missing.
         """
-        if int(value.get("schema_version", 0)) > SCHEMA_VERSION:
-            raise ReplayError(
-                f"the case has schema version {value['schema_version']}; this prefixscope reads up to {SCHEMA_VERSION}",
-                remedy="upgrade prefixscope",
-            )
+        check_schema(value)
         try:
-            return cls(
+            found = cls(
                 geometry=Geometry.from_json(value["geometry"]),
                 setting=ServerSetting.from_json(value["setting"]),
                 requests=tuple(map(Request.from_json, value["requests"])),
@@ -314,8 +312,35 @@ class Case:
                 name=str(value.get("name", "")),
                 measured=dict(value.get("measured", {})),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ReplayError(f"the case can't be read: {type(error).__name__} {error}") from error
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ReplayError(
+                f"the case can't be read: {type(error).__name__} {error}",
+                cause="a case has geometry, setting and requests, as a report embeds it",
+                remedy="give a report.html, the cases.json that it holds, or a run directory",
+            ) from error
+        total = total_tokens(found.requests)
+        if total > MOST_TOKENS or any(length < 0 for one in found.requests for _, length in one.segments):
+            raise ReplayError(
+                f"the case {found.name!r} has {total:,} prompt tokens; a replay takes 0 to {MOST_TOKENS:,}",
+                remedy="check the segments' lengths",
+            )
+        return found
+
+
+def check_schema(value: Mapping[str, Any]) -> None:
+    """Refuse what a newer prefixscope wrote.
+
+    Raises
+    ------
+    ReplayError
+        naming both versions.
+    """
+    version = value.get("schema_version", 0)
+    if not isinstance(version, int) or version > SCHEMA_VERSION:
+        raise ReplayError(
+            f"the case has schema version {version!r}; this prefixscope reads up to {SCHEMA_VERSION}",
+            remedy="upgrade prefixscope",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prefixscope.replay.case import Geometry, ServerSetting, repeats
 from prefixscope.replay.grid import takes_intervals
@@ -56,7 +56,8 @@ def ask_probes(replayer: Replayer, geometry: Geometry, *, tokens: int, drafter: 
             lookahead_hashes=probe != "legacy",
         )
         length = multiple if probe == "multiple" else tokens
-        outcome = replayer.replay(geometry, setting, repeats(length, 3))
+        cold, *later = repeats(length, 3)
+        outcome = replayer.replay(geometry, setting, [replace(cold, tally=True), *later])
         found.append(
             Probe(
                 release=replayer.release,
@@ -65,7 +66,7 @@ def ask_probes(replayer: Replayer, geometry: Geometry, *, tokens: int, drafter: 
                 tokens=length,
                 hit_2=outcome.hit("prompt/2"),
                 hit_3=outcome.hit("prompt/3"),
-                kept_blocks=outcome.rows[0].cached_blocks,
+                kept_blocks=sum(outcome.rows[0].kept_blocks or ()),
                 drop_groups=len(outcome.drop_groups),
                 groups=len(geometry.groups),
                 lookahead_tokens=outcome.lookahead_tokens,

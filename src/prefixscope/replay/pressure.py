@@ -31,6 +31,7 @@ WARM_SHARE = 0.5
 _TOKENS_PER_S = 1_000_000.0
 _WORTH_A_WORKER_S = 15.0  # importing vLLM takes half of that
 _STORE_VERSION = 1
+MOST_BLOCKS = 20_000_000  # 10 GB of vLLM's block objects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +165,17 @@ def parse_pools(text: str, geometry: Geometry) -> tuple[int | None, ...]:
     return tuple(dict.fromkeys(_pool(part.strip(), geometry) for part in text.split(",")))
 
 
+def _bounded(text: str, blocks: int) -> int:
+    """vLLM makes an object of each block of a pool."""
+    if blocks > MOST_BLOCKS:
+        raise ReplayError(
+            f"the pool {text} has {blocks:,} blocks; a replay takes up to {MOST_BLOCKS:,}",
+            cause="each block of a pool is an object in memory",
+            remedy="give the pool of one server, or endless",
+        )
+    return blocks
+
+
 def _pool(text: str, geometry: Geometry) -> int | None:
     if text == "endless":
         return None
@@ -173,7 +185,7 @@ def _pool(text: str, geometry: Geometry) -> int | None:
             f"the pool {text!r} is no number of blocks", remedy="for example --pool-blocks 20000,20GiB,endless"
         )
     if not found[2]:
-        return int(found[1])
+        return _bounded(text, int(found[1]))
     unit = found[2].upper()
     size: float = float(found[1]) * float(1024 if "I" in unit else 1000) ** " KMGT".index(
         unit.removesuffix("B")[:1] or " "
@@ -186,7 +198,7 @@ def _pool(text: str, geometry: Geometry) -> int | None:
         )
     if size < each:
         raise ReplayError(f"the pool {text} holds no block: one takes {each:,} bytes", remedy="give a larger pool")
-    return int(size // each)
+    return _bounded(text, int(size // each))
 
 
 def _round(value: float) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from prefixscope.errors import ReplayError, TraceError
-from prefixscope.replay.case import SCHEMA_VERSION, Case
+from prefixscope.replay.case import SCHEMA_VERSION, Case, check_schema
 from prefixscope.replay.measured import cases
 from prefixscope.runs import read_rows
 from prefixscope.trace import read_trace
@@ -63,12 +63,14 @@ def load(path: Path) -> list[Case]:
         text = _in_report(text, path)
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ReplayError(
             f"{path} is no case: {error}",
             cause="it is neither a report of prefixscope nor JSON",
             remedy="give a report.html, a cases.json or a run directory",
         ) from None
+    if isinstance(value, dict):
+        check_schema(value)
     rows: Any = value.get("cases", [value]) if isinstance(value, dict) else value
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows) or not rows:
         raise ReplayError(f"{path} holds no case", remedy="give a report.html, a cases.json or a run directory")

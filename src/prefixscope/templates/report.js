@@ -6,7 +6,7 @@
 
   const wrap = (text, length) => {
     const lines = [""];
-    for (const word of String(text).split(" ")) {
+    for (const word of [].concat(text).join(" ").split(" ")) {
       const last = lines[lines.length - 1];
       if (last && last.length + word.length + 1 > length) lines.push(word);
       else lines[lines.length - 1] = last ? `${last} ${word}` : word;
