@@ -399,7 +399,7 @@ def test_the_wanted_share_decides(stub: StubServer, wanted: float, code: str) ->
     """``min_reuse`` replaces the usual allowance, for the second send and the second turn."""
     found = asked(stub, min_reuse=wanted)
     assert found.code == code
-    assert (f"{wanted:.0%} is wanted" in found.because) == (code == "short")
+    assert (f"{100 * wanted:.4g} % is wanted" in found.because) == (code == "short")
 
 
 def test_counters_beside_usage_are_compared(stub: StubServer) -> None:
@@ -698,3 +698,38 @@ def test_a_check_needs_no_pandas() -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )  # fmt: skip
     assert found.stdout.strip() == "[]"
+
+
+def test_a_refusal_is_json_too(stub: StubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """A script that asked for JSON gets it when the server refuses, with the reason and a next step."""
+    stub.always(CHAT, error(401, "no key"))
+    assert cli.main(["check", stub.url, "--model", "tiny", "--json"]) == 2
+    found = json.loads(capsys.readouterr().out)
+    assert found["verdict_code"] == "refused"
+    assert found["error"]
+    assert found["remedy"]
+
+
+def test_a_server_can_not_write_to_the_terminal(stub: StubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """Escape codes in an error's words are shown as what they are not."""
+    stub.always(CHAT, error(400, "\x1b[2J\x1b]0;pwned\x07"))
+    assert cli.main(["check", stub.url, "--model", "tiny"]) == 2
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def test_a_prompt_that_is_not_counted_is_told(stub: StubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """Cached tokens of an unknown number of prompt tokens end in a verdict that can't tell."""
+
+    def edit(answer: dict[str, Any], request: Any) -> dict[str, Any]:
+        answer["usage"] = {"prompt_tokens": None, "prompt_tokens_details": {"cached_tokens": 64}}
+        return answer
+
+    stub.edit = edit
+    assert cli.main(["check", stub.url, "--model", "tiny"]) == 3
+    assert "verdict: " in capsys.readouterr().out
+
+
+def test_a_share_is_told_as_it_was_asked_for(stub: StubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """99.9 % is not rounded to 100 %."""
+    assert cli.main(["check", stub.url, "--model", "tiny", "--tokens", "600", "--min-reuse", "0.999"]) == 1
+    assert "at least 99.9 % is wanted" in capsys.readouterr().out

@@ -51,7 +51,7 @@ def why_nothing(e: Evidence) -> tuple[str, str, str]:
 
 
 def why_short(e: Evidence, low: str, cold: Sent | None, second: Sent) -> tuple[str, str]:
-    wanted = f"at least {e.min_reuse:.0%} is wanted" if e.min_reuse is not None else ""
+    wanted = f"at least {100 * e.min_reuse:.4g} % is wanted" if e.min_reuse is not None else ""
     if low == "second-turn":
         why = "the next turn does not begin with the tokens of the last one: the chat template rewrites earlier turns"
         if e.send(TURN, 1) and gained(cold, e.send(TURN, 1)):

@@ -82,7 +82,7 @@ def _not_reported(e: Evidence) -> Outcome | None:
     assert second is not None  # else _failed has answered
     if second.cached_tokens is not None and second.prompt_tokens:
         return None
-    if third is not None and third.cached_tokens:
+    if second.cached_tokens is None and third is not None and third.cached_tokens:
         # The field is there for a hit, so the second send's missing one was a zero.
         zero = replace(e, sends=tuple(replace(s, cached_tokens=s.cached_tokens or 0) for s in e.sends))
         found = _nothing(zero)
