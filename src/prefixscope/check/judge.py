@@ -8,7 +8,7 @@ from dataclasses import replace
 from prefixscope import preflight
 from prefixscope.check.causes import why_nothing, why_short
 from prefixscope.check.evidence import FIRST, LENGTH, TURN, Evidence, Sent, allowance, gained
-from prefixscope.check.notes import by_counters, notes
+from prefixscope.check.notes import by_counters, notes, totals
 from prefixscope.check.outcome import Outcome, ratio, subject
 from prefixscope.preflight import fact as f
 
@@ -25,10 +25,12 @@ DETAILS = {
 def judge(e: Evidence) -> Outcome:
     """The verdict on the evidence. The first rule that applies decides."""
     rules: tuple[Callable[[Evidence], Outcome | None], ...] = (
-        _failed, _not_believed, _not_reported, _gone, _nothing, _measured,
+        _failed, _not_believed, _zeroed, _not_reported, _gone, _nothing, _measured,
     )  # fmt: skip
     found = next(outcome for rule in rules if (outcome := rule(e)) is not None)
-    return replace(found, notes=notes(e))
+    # "Trust usage" is no advice beside a verdict that says why not to.
+    doubts = [one for one in notes(e) if one.code != "metrics-disagree" or found.cause != "usage-not-believed"]
+    return replace(found, notes=tuple(doubts))
 
 
 # --- rules, in order -----------------------------------------------------------------------------------------------
@@ -66,6 +68,22 @@ def _not_believed(e: Evidence) -> Outcome | None:
         sentence=f"{subject(e)} {what} {why}, so its usage can't be believed.",
         because=fault.effect if fault and whole else "a gateway fills the field in, or shows another request's numbers",
         remedy=fault.remedy if fault and whole else "ask the engine at its own address",
+        evidence=e,
+    )
+
+
+def _zeroed(e: Evidence) -> Outcome | None:
+    """A usage of zeros beside counters, moved by nobody else, that show hits."""
+    found, second = totals(e), e.send(FIRST, 2)
+    if found is None or second is None or found[0] or found[1] < (second.prompt_tokens or 0) * COLD_SHARE:
+        return None
+    return Outcome(
+        code="inconclusive",
+        cause="usage-not-believed",
+        sentence=f"{subject(e)} reports no cached token, and its own counters, which nothing else moved, {found[1]:,}: "
+        "its usage can't be believed.",
+        because="a gateway in front of the engine fills the field in with zeros",
+        remedy="ask the engine at its own address",
         evidence=e,
     )
 
