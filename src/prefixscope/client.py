@@ -22,6 +22,8 @@ from prefixscope.usage import mapping as mapping
 
 MAX_BODY_CHARS = 600
 RETRY_STATUS = frozenset({429, 503})
+MOST_RETRIES = 8
+"""A busy server is not asked the same again more often, whatever it says of when to come back."""
 CHAT = "/v1/chat/completions"
 
 
@@ -84,6 +86,12 @@ def read_key(key_env: str) -> str | None:
             remedy=f"export {key_env}=… and run again",
         )
     remember_secret(value)
+    if not value.isascii() or not value.isprintable():
+        raise TargetError(
+            f"the key in {key_env} can't stand in an HTTP header",
+            cause="it holds a line break, or a character that is not ASCII",
+            remedy=f"export {key_env}=… with the key alone",
+        )
     return value
 
 
@@ -250,7 +258,7 @@ class Client:
             # A server that says "at once" again and again is asked less and less often all the same.
             pause = 2.0 ** min(retries, 4)
             wait = max(_retry_after(response, default=pause), pause / 10)
-            if spent + wait > self.retry_budget_s:
+            if spent + wait > self.retry_budget_s or retries >= MOST_RETRIES:
                 break
             time.sleep(wait)
             spent, retries = spent + wait, retries + 1
@@ -303,6 +311,12 @@ class Client:
                 cause="no server listens there, or it closed the connection in the middle (its engine may have died)",
                 remedy=f"curl {self.url}/v1/models, and read the server's log",
             ) from error
+        except ValueError as error:  # of the address that an answer redirects to
+            raise Unreachable(
+                f"{method} {self.url}{path}: the answer can't be read: {error}",
+                cause="it redirects to something that is no address",
+                remedy="give the address of the server itself",
+            ) from error
         self.answered_with = response.headers
         return response
 
@@ -322,7 +336,7 @@ class Client:
     def _decode(self, path: str, response: requests.Response) -> dict[str, Any]:
         try:
             body = response.json()
-        except ValueError:
+        except (ValueError, RecursionError):
             raise self.malformed(path, response.text, "not JSON") from None
         if not isinstance(body, dict):
             raise self.malformed(path, body, "not a JSON object")

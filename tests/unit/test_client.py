@@ -434,3 +434,39 @@ def test_one_client_serves_one_request_at_a_time_without_mixing_answers(stub: St
     for thread in threads:
         thread.join()
     assert found == {f"r{n}": f"r{n}" for n in range(4)}
+
+
+# --- answers that nobody sends by accident --------------------------------------------------------------------------
+
+
+def test_a_server_that_is_always_busy_is_not_flooded(stub: StubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However short it says the wait is, the same request is sent nine times at most."""
+    monkeypatch.setattr("prefixscope.client.time.sleep", lambda seconds: None)
+    stub.always(CHAT, error(429, "rate limit", Retry_After="0"))
+    with pytest.raises(Rejected):
+        chat(Client(stub.url, retry_budget_s=60))
+    assert len(stub.sent()) == 9
+
+
+def test_json_too_deep_to_read_is_malformed(stub: StubServer) -> None:
+    """A body of a hundred thousand brackets is an error of ours, not a traceback."""
+    stub.always(CHAT, Reply(body="[" * 100_000))
+    with pytest.raises(Rejected, match="not JSON"):
+        chat(Client(stub.url))
+
+
+def test_a_redirect_to_nowhere_is_told(stub: StubServer) -> None:
+    """A Location that is no address is an error with a next step."""
+    stub.always(CHAT, Reply(status=302, headers={"Location": "http://[oops"}))
+    with pytest.raises((Unreachable, Rejected)) as caught:
+        chat(Client(stub.url))
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("value", ["ключ-ключ-ключ", "two\nlines-of-key"])
+def test_a_key_that_no_header_can_hold(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused by the variable's name, and not shown."""
+    monkeypatch.setenv("ODD_KEY", value)
+    with pytest.raises(TargetError, match="ODD_KEY") as caught:
+        read_key("ODD_KEY")
+    assert value not in str(caught.value)

@@ -44,15 +44,43 @@ def why_nothing(e: Evidence) -> tuple[str, str, str]:
     if third:
         return (
             "third-send",
-            "the first send leaves no block where the second one looks, and the second one does",
+            "the first send leaves no block where the second one looks, and the second one does; or several servers "
+            "behind this address take turns without an order",
             "prefixscope run --serve-cmd '…' shows which blocks are missing, and which flag keeps them",
         )
-    return "", "", "prefixscope run --serve-cmd '…' shows which blocks each lookup needed, and which were there"
+    return "", MAY_CHANGE, remedy_by_engine(e)
+
+
+MAY_CHANGE = (
+    "not known; it may be that something in front of the prompt changes with each request: a clock or an id that the "
+    "chat template or a gateway writes there"
+)
+
+
+def remedy_by_engine(e: Evidence) -> str:
+    """Where to look further: the tracer is vLLM's alone."""
+    engine = f.value(e.facts, f.ENGINE)
+    if engine == "llama.cpp":
+        return (
+            "see that cache_prompt is on, and that a slot keeps the conversation (--parallel, --slot-prompt-similarity)"
+        )
+    if engine and engine != "vLLM":
+        return f"see {engine}'s own settings for prefix caching, and its log"
+    return "prefixscope run --serve-cmd '…' shows which blocks each lookup needed, and which were there"
 
 
 def why_short(e: Evidence, low: str, cold: Sent | None, second: Sent) -> tuple[str, str]:
-    wanted = f"at least {e.min_reuse:.0%} is wanted" if e.min_reuse is not None else ""
+    wanted = f"at least {100 * e.min_reuse:.4g} % is wanted" if e.min_reuse is not None else ""
+    if e.template_changes:
+        return (
+            "the chat template renders the same message differently each time",
+            "take the clock out of the chat template, or move it behind the conversation",
+        )
     if low == "second-turn":
+        turn = e.send(TURN, 1)
+        if e.min_reuse is not None and turn and (turn.cached_tokens or 0) >= (second.cached_tokens or 0):
+            why = "the next turn reuses as many tokens as the resend, and its own new ones count against it"
+            return f"{wanted}; {why}", "a longer prompt (--tokens), or a lower --min-reuse"
         why = "the next turn does not begin with the tokens of the last one: the chat template rewrites earlier turns"
         if e.send(TURN, 1) and gained(cold, e.send(TURN, 1)):
             why = "the next turn finds less than the resend did"
@@ -61,9 +89,4 @@ def why_short(e: Evidence, low: str, cold: Sent | None, second: Sent) -> tuple[s
     if third is not None and (third.cached_tokens or 0) > (second.cached_tokens or 0):
         why = f"a third send reuses {third.cached_tokens:,}: the first one keeps fewer blocks than the second looks for"
         return "; ".join(part for part in (wanted, why) if part), "a finer --prefix-cache-retention-interval"
-    if e.template_changes:
-        return (
-            "the chat template renders the same message differently each time",
-            "take the clock out of the chat template, or move it behind the conversation",
-        )
-    return wanted, "prefixscope run --serve-cmd '…' shows which blocks each lookup needed, and which were there"
+    return wanted, remedy_by_engine(e)

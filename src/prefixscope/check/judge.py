@@ -8,7 +8,7 @@ from dataclasses import replace
 from prefixscope import preflight
 from prefixscope.check.causes import why_nothing, why_short
 from prefixscope.check.evidence import FIRST, LENGTH, TURN, Evidence, Sent, allowance, gained
-from prefixscope.check.notes import by_counters, notes
+from prefixscope.check.notes import by_counters, notes, totals
 from prefixscope.check.outcome import Outcome, ratio, subject
 from prefixscope.preflight import fact as f
 
@@ -25,10 +25,12 @@ DETAILS = {
 def judge(e: Evidence) -> Outcome:
     """The verdict on the evidence. The first rule that applies decides."""
     rules: tuple[Callable[[Evidence], Outcome | None], ...] = (
-        _failed, _not_believed, _not_reported, _gone, _nothing, _measured,
+        _failed, _not_believed, _zeroed, _not_reported, _gone, _nothing, _measured,
     )  # fmt: skip
     found = next(outcome for rule in rules if (outcome := rule(e)) is not None)
-    return replace(found, notes=notes(e))
+    # "Trust usage" is no advice beside a verdict that says why not to.
+    doubts = [one for one in notes(e) if one.code != "metrics-disagree" or found.cause != "usage-not-believed"]
+    return replace(found, notes=tuple(doubts))
 
 
 # --- rules, in order -----------------------------------------------------------------------------------------------
@@ -70,6 +72,22 @@ def _not_believed(e: Evidence) -> Outcome | None:
     )
 
 
+def _zeroed(e: Evidence) -> Outcome | None:
+    """A usage of zeros beside counters, moved by nobody else, that show hits."""
+    found, second = totals(e), e.send(FIRST, 2)
+    if found is None or second is None or found[0] or found[1] < (second.prompt_tokens or 0) * COLD_SHARE:
+        return None
+    return Outcome(
+        code="inconclusive",
+        cause="usage-not-believed",
+        sentence=f"{subject(e)} reports no cached token, and its own counters, which nothing else moved, {found[1]:,}: "
+        "its usage can't be believed.",
+        because="a gateway in front of the engine fills the field in with zeros",
+        remedy="ask the engine at its own address",
+        evidence=e,
+    )
+
+
 def _too_warm(cold: Sent) -> bool:
     if cold.share is None or cold.cached_tokens is None or cold.prompt_tokens is None:
         return False
@@ -82,7 +100,7 @@ def _not_reported(e: Evidence) -> Outcome | None:
     assert second is not None  # else _failed has answered
     if second.cached_tokens is not None and second.prompt_tokens:
         return None
-    if third is not None and third.cached_tokens:
+    if second.cached_tokens is None and third is not None and third.cached_tokens:
         # The field is there for a hit, so the second send's missing one was a zero.
         zero = replace(e, sends=tuple(replace(s, cached_tokens=s.cached_tokens or 0) for s in e.sends))
         found = _nothing(zero)

@@ -64,19 +64,24 @@ def notes(e: Evidence) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _disagreement(e: Evidence) -> list[Finding]:
+def totals(e: Evidence) -> tuple[int, int] | None:
+    """Cached tokens of all sends by usage and by the counters; None where the two can't be compared."""
     known = [s for s in e.sends if s.cached_tokens is not None and s.prompt_tokens is not None]
     if e.total is None or e.total.queries is None or e.total.hits is None or len(known) < len(e.sends):
-        return []
-    ours, hits = sum(s.prompt_tokens or 0 for s in known), sum(s.cached_tokens or 0 for s in known)
-    if e.total.queries > ours:
-        return []  # other requests ran too, or fillers of ours: the two can't be compared
-    if e.total.hits == hits or e.total.queries < ours:
+        return None
+    if e.total.queries != sum(s.prompt_tokens or 0 for s in known):
+        return None  # other requests ran too, or fillers of ours
+    return sum(s.cached_tokens or 0 for s in known), e.total.hits
+
+
+def _disagreement(e: Evidence) -> list[Finding]:
+    found = totals(e)
+    if found is None or found[0] == found[1]:
         return []
     return [
         Finding(
             "metrics-disagree",
-            f"usage adds up to {hits:,} cached tokens, the server's counters to {e.total.hits:,}",
+            f"usage adds up to {found[0]:,} cached tokens, the server's counters to {found[1]:,}",
             "trust usage",
         )
     ]

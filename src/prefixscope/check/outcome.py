@@ -68,7 +68,8 @@ def subject(e: Evidence) -> str:
 
 def ratio(sent: Sent) -> str:
     """``6,336 of 6,446 prompt tokens``."""
-    return f"{sent.cached_tokens:,} of {sent.prompt_tokens:,} prompt tokens"
+    total = "an unknown number of" if sent.prompt_tokens is None else f"{sent.prompt_tokens:,}"
+    return f"{'unknown' if sent.cached_tokens is None else f'{sent.cached_tokens:,}'} of {total} prompt tokens"
 
 
 def counted_alone(e: Evidence) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from prefixscope.cli.exits import CANNOT_TELL, DONE, FAILED
-from prefixscope.errors import mask
+from prefixscope.errors import TargetError, mask
 
 if TYPE_CHECKING:
     from prefixscope.check import Outcome
@@ -25,8 +25,14 @@ def _check(options: argparse.Namespace) -> int:
     def say(line: str) -> None:
         print(_shown(f"prefixscope: {line}"), file=sys.stderr, flush=True)
 
-    with Client(options.url, key_env=options.key_env) as client:
-        found = check(client, model=options.model, tokens=options.tokens, min_reuse=options.min_reuse, say=say)
+    try:
+        with Client(options.url, key_env=options.key_env) as client:
+            found = check(client, model=options.model, tokens=options.tokens, min_reuse=options.min_reuse, say=say)
+    except TargetError as error:
+        if options.json:
+            words = {"error": error.what, "cause": error.cause, "remedy": error.remedy}
+            print(mask(json.dumps({"verdict_code": "refused", **words}, indent=2)))
+        raise
     print(mask(json.dumps(found.to_json(), indent=2)) if options.json else _text(found))
     return EXITS.get(found.code, CANNOT_TELL)
 

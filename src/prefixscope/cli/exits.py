@@ -16,6 +16,6 @@ DONE, FAILED, USAGE, CANNOT_TELL, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def complain(error: PrefixscopeError, code: int) -> int:
-    """Show the error; gives the code back."""
-    print(f"prefixscope: {error}", file=sys.stderr)
+    """Show the error, without what a server's words could do to a terminal; gives the code back."""
+    print("".join(one if one.isprintable() or one == "\n" else "�" for one in f"prefixscope: {error}"), file=sys.stderr)
     return code
