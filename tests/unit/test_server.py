@@ -61,11 +61,13 @@ serve()
 """
 
 OWNER = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from prefixscope.command import ServerCommand
 from prefixscope.pool import Pool
 from prefixscope.setting import Setting
+# A shell that starts tests in the background has Ctrl-C ignored, and that is inherited.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 run, port, *argv = sys.argv[1:]
 with Pool(Path(run)) as pool:
     command = ServerCommand(argv=tuple(argv), url=f"http://127.0.0.1:{port}", port=int(port), alone=False)
