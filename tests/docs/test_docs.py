@@ -16,7 +16,7 @@ from prefixscope import notebooks
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
-TEST_LINE = "apt-get update && apt-get install -y chromium && pip install '.[test]' && pytest"
+TEST_LINE = "apt-get update && apt-get install -y chromium openssl && pip install '.[test]' && pytest"
 
 
 def test_ci_runs_the_readmes_test_line() -> None:

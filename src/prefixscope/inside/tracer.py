@@ -125,8 +125,8 @@ class _Tracer:
         logger.warning("prefixscope: tracing is off: %s", reason)
         try:
             self.writer.write("off", {"reason": reason, "version": self.recorder.version})
-        except Exception:
-            # The log line above has said it; a full disk must not become the engine's problem.
+        except (OSError, ValueError, TypeError):
+            # The log line above has said it; a full disk or a closed file must not become the engine's problem.
             return
 
     def guarded(self, part: Callable[..., Any], *args: Any) -> Any:
