@@ -204,10 +204,11 @@ class Run:
             try:
                 yield stage
             except BaseException as error:
-                interrupted = isinstance(error, (KeyboardInterrupt, SystemExit))
+                stopped = isinstance(error, (KeyboardInterrupt, SystemExit))
+                stage.outcome = "interrupted" if stopped else "failed"
                 self._set_stage(
                     name,
-                    status="interrupted" if interrupted else "failed",
+                    status=stage.outcome,
                     finished_at=now(),
                     seconds=round(time.monotonic() - started, 2),
                     error=mask(f"{type(error).__name__}: {error}"),
@@ -276,7 +277,8 @@ class Stage:
     def __init__(self, run: Run, name: str) -> None:
         self.run, self.name = run, name
         self.outcome, self.note = "done", ""
-        self.progress = Progress(run.path / "progress.json", name)
+        paced = (run.manifest.get("target") or {}).get("kind") == "embedded"
+        self.progress = Progress(run.path / "progress.json", name, paced=paced)
         self._file = run.path / "raw" / f"{name}.jsonl"
         self._fd: int | None = None
 
@@ -319,7 +321,7 @@ class Stage:
         self.run.update(lambda m: m["time"].append(entry))
 
     def close(self) -> None:
-        self.progress.close()
+        self.progress.close(self.outcome, self.note)
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

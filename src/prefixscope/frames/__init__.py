@@ -27,7 +27,16 @@ from prefixscope.frames.pressed import TIE, pressed
 from prefixscope.frames.requests import repeats, send_label, sends, worst
 from prefixscope.frames.rows import doubts, load_run, read_rows, trace_headers
 from prefixscope.frames.served import facts
-from prefixscope.frames.summaries import agreement, crosscheck, hits, interval_totals, latency, predicted_sweep, sweep
+from prefixscope.frames.summaries import (
+    agreement,
+    by_send,
+    crosscheck,
+    hits,
+    interval_totals,
+    latency,
+    predicted_sweep,
+    sweep,
+)
 from prefixscope.frames.traced import causes, lookups_over_time, stores
 
 __all__ = [
@@ -36,6 +45,7 @@ __all__ = [
     "agreement",
     "answers",
     "blocks",
+    "by_send",
     "by_shape",
     "causes",
     "comparisons",
