@@ -26,7 +26,7 @@ FIGURES = f"""[...{BOOK}.querySelectorAll('.jp-OutputArea-output')].filter((outp
   return box && box.width > 200 && box.height > 60 && (drawn.tagName !== 'IMG' || drawn.naturalWidth > 200);
 }}).length"""
 ERRORS = f"""[...{BOOK}.querySelectorAll('.jp-OutputArea-output')].map((output) => output.textContent).filter(
-  (text) => /Javascript error|Error displaying|Loading widget|model not found|<svg|<progress|<table|Traceback/i.test(text)
+  (text) => /Javascript error|Error displaying|Loading widget|not found|<svg|<progress|<table|Traceback/i.test(text)
 )"""
 """What a broken output says of itself, and markup that is shown as text."""
 WIDE = f"""[...{BOOK}.querySelectorAll('.jp-OutputArea-output')].filter(
