@@ -32,6 +32,8 @@ _HEADS: Mapping[str, str] = {
 """Column → its heading, with the unit that its values are shown in; other columns are named as they are."""
 
 _DIVIDED = {"bytes": 2**20, "bytes_per_block": 2**10}
+_SHORT = 20
+"""A text of so few characters stays on one line."""
 _SHARES = frozenset({"acceptance", "acceptance_p10", "acceptance_p90", "share_low", "share_high"})
 
 
@@ -58,23 +60,28 @@ class Table:
         body = ""
         for row in self.frame.head(self.limit).itertuples(index=False):
             cells = zip(self.frame.columns, row, strict=True)
-            shown = (f'<td style="{side[name]}">{escape(cell(name, value))}</td>' for name, value in cells)
-            body += f"<tr>{''.join(shown)}</tr>"
+            body += f"<tr>{''.join(_td(side[name], cell(name, value)) for name, value in cells)}</tr>"
         more = len(self.frame) - self.limit
         note = f"<p>and {more:,} more rows</p>" if more > 0 else ""
         return f'<table style="{_TABLE}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}'
 
 
+def _td(style: str, shown: str) -> str:
+    return f'<td style="{style}{";white-space:nowrap" if len(shown) <= _SHORT else ""}">{escape(shown)}</td>'
+
+
 def heading(name: Any) -> str:
     """What stands over a column."""
-    return _HEADS.get(str(name), str(name).replace("_", " "))
+    return _HEADS.get(str(name), str(name).replace("_", " ")).replace(" %", "\u00a0%")
 
 
 def cell(name: Any, value: Any) -> str:
     """A value in the unit that its column's heading names."""
     known = isinstance(value, Real) and not isinstance(value, (bool, np.bool_)) and value == value
     if known and name in _SHARES:
-        return f"{float(value):.0%}".replace("%", " %")
+        return f"{float(value):.0%}".replace("%", "\u00a0%")
+    if known and not isinstance(value, Integral) and str(name).endswith(("_ms", "_per_s", "_per_s_p10", "_per_s_p90")):
+        return f"{float(value):,.{0 if str(name).endswith('_ms') else 1}f}"
     if known and name in _DIVIDED:
         return f"{float(value) / _DIVIDED[name]:,.1f}"
     return text(value)

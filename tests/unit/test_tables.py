@@ -38,8 +38,8 @@ def test_numbers_stand_right_and_a_long_table_says_what_it_leaves_out() -> None:
     """Numeric columns align right, text left; beyond the limit the rest is counted."""
     frame = pd.DataFrame({"n": pd.array([1234, None], dtype="Int64"), "t": ["x", "y"]})
     html = table(frame, limit=1)._repr_html_()
-    assert '<td style="text-align:right;padding:3px 12px">1,234</td>' in html
-    assert '<td style="text-align:left;padding:3px 12px">x</td>' in html
+    assert '<td style="text-align:right;padding:3px 12px;white-space:nowrap">1,234</td>' in html
+    assert '<td style="text-align:left;padding:3px 12px;white-space:nowrap">x</td>' in html
     assert "and 1 more rows" in html
 
 
@@ -55,8 +55,9 @@ def test_an_empty_table_says_so() -> None:
     [
         ("bytes", 3 * 2**20, "kept, MiB", "3.0"),
         ("bytes_per_block", 16_384, "block, KiB", "16.0"),
-        ("acceptance", 0.714, "accepted, median", "71 %"),
+        ("acceptance", 0.714, "accepted, median", "71\u00a0%"),
         ("first_2_ms", 2345.6, "send 2, first token, ms", "2,346"),
+        ("tokens_per_s", 98.13, "tokens/s, median", "98.1"),
         ("short_2", 110, "send 2, tokens short of full", "110"),
         ("bytes", None, "kept, MiB", "—"),
         ("my_own", 1234, "my own", "1,234"),
