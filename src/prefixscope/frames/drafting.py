@@ -90,7 +90,7 @@ def measured(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_shape(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row per arm × shape: each of ``RATES`` as median, 10th and 90th percentile over requests, with their count.
+    """One row per shape × arm: each of ``RATES`` as median, 10th and 90th percentile over requests, with their count.
 
     ``drafted`` and ``accepted`` are sums, null where nothing was reported.
     """
