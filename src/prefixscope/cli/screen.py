@@ -26,7 +26,9 @@ class Screen:
         self._last = ""
 
     def progress(self, snapshot: dict[str, Any]) -> None:
-        """Where a stage is."""
+        """Where a stage is; one that has nothing to do says nothing."""
+        if not snapshot.get("steps") and not snapshot.get("text"):
+            return
         left = snapshot.get("left_s")
         steps = f"{snapshot['step']}/{snapshot['steps']}" if snapshot.get("steps") else ""
         text = f"  {snapshot['stage']:9} {steps:>6}  {snapshot.get('text', '')[:80]}"
