@@ -59,18 +59,18 @@ def outage(error: Exception, what: str, url: str, limit: Limit, *, so_far: str =
             cause="a typing error, or a name that only another network (a VPN, a cluster, a container) knows",
             remedy=f"getent hosts {name}, then give the name or the address that this machine knows",
         )
-    if isinstance(error, requests.RequestException) and tls.spoken_at(url):
-        return Unreachable(
-            f"{what}: {why_broken(error)}",
-            cause="the server speaks HTTPS, and the URL says http://",
-            remedy=f"use {url.replace('http://', 'https://', 1)}",
-        )
     if "refused" in text:
         return Unreachable(
             f"{what}: connection refused",
             cause=f"no server listens at {host}: it is still starting, has ended, or has another port or address "
             "(inside a container 127.0.0.1 is the container itself)",
             remedy=f"curl {url}/v1/models on the server's own machine, and read its log",
+        )
+    if isinstance(error, requests.RequestException) and tls.spoken_at(url):
+        return Unreachable(
+            f"{what}: {why_broken(error)}",
+            cause="the server speaks HTTPS, and the URL says http://",
+            remedy=f"use {url.replace('http://', 'https://', 1)}",
         )
     if isinstance(error, requests.RequestException):
         told = f" after {so_far}" if so_far else ""

@@ -441,6 +441,17 @@ def test_a_date_in_the_template_is_a_note(stub: StubServer) -> None:
     assert [note.code for note in found.notes] == ["template-date"]
 
 
+def test_a_minute_in_the_template_is_a_note_of_its_own(stub: StubServer) -> None:
+    """A clock that stands still for the seconds of a check breaks every prefix a minute later: that is said."""
+    from datetime import datetime, timezone
+
+    now = datetime.now(timezone.utc)
+    stub.head = lambda: now.strftime("It is %Y-%m-%d %H:%M now. ")
+    found = asked(stub)
+    assert found.code == "reuses"
+    assert [note.code for note in found.notes] == ["template-clock"]
+
+
 def test_blocks_that_others_pushed_out_are_inconclusive(stub: StubServer) -> None:
     """Misses while other requests looked up more than the pool holds prove nothing."""
     stub.sends, stub.others_tokens = 10**6, 300_000

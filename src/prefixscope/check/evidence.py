@@ -100,7 +100,7 @@ class Evidence:
     total : what it added over the whole check.
     others_tokens : prompt tokens of other requests looked up between our first and second send; None where unknown.
     template_changes : two renderings of the same message differed; None where they could not be compared.
-    template_date : the chat template writes today's date into the prompt.
+    template_date, template_time : the chat template writes today's date into the prompt; and this minute.
     several_servers : ``/metrics`` was answered by different processes, or by one that saw only some of our requests.
     split : whether our first two sends were answered by different engines of one server; None where nothing tells.
     one_cache : the counters of one server with one engine saw every send of ours.
@@ -122,6 +122,7 @@ class Evidence:
     others_tokens: int | None = None
     template_changes: bool | None = None
     template_date: bool = False
+    template_time: bool = False
     several_servers: bool = False
     split: bool | None = None
     one_cache: bool = False

@@ -48,7 +48,15 @@ def notes(e: Evidence) -> tuple[Finding, ...]:
                 "check each server at its own address, and the router's affinity",
             )
         )
-    if e.template_date:
+    if e.template_time:
+        found.append(
+            Finding(
+                "template-clock",
+                "the chat template writes the time into every prompt, so a prompt is cold again a minute later",
+                "take the clock out of the chat template, or give the time as the conversation's last part",
+            )
+        )
+    elif e.template_date:
         found.append(
             Finding(
                 "template-date",

@@ -99,6 +99,7 @@ class Prober:
             others_tokens=self.others,
             template_changes=self.read.changes,
             template_date=self.read.dated,
+            template_time=self.read.timed,
             several_servers=self.read.several,
             split=self.read.split,
             one_cache=self.read.one_cache,

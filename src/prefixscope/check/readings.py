@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 
-from prefixscope import metrics
+from prefixscope import metrics, prompts
 from prefixscope.check import balance
-from prefixscope.check.asker import Asker
+from prefixscope.check.asker import SAMPLE_CHARS, Asker
 from prefixscope.client import Client
 from prefixscope.preflight import Seen
 
@@ -25,7 +25,7 @@ class Readings:
         self.pages = [seen.page]
         self.changes: bool | None = None
         self.split: bool | None = None
-        self.dated = self.several = self.one_cache = False
+        self.dated = self.timed = self.several = self.one_cache = False
         self._rendered = asker.sample()
 
     @property
@@ -72,7 +72,9 @@ class Readings:
         if again:
             self.changes = again != self._rendered
             rendered = self.client.detokenize(again, self.asker.model) or ""
-            self.dated = any(day in rendered for day in _days())
+            around = rendered.replace(prompts.text(1, SAMPLE_CHARS), "")
+            self.dated = any(day in around for day in _days())
+            self.timed = self.dated and any(minute in around for minute in _minutes())
 
     def _page(self) -> str | None:
         self.pages.append(self.client.metrics())
@@ -84,3 +86,14 @@ def _days() -> tuple[str, ...]:
     today = datetime.now(timezone.utc)
     forms = ("%Y-%m-%d", "%d %b %Y", "%d %B %Y", "%B %d, %Y", "%b %d, %Y", "%A, %B %d", "%Y/%m/%d", "%d/%m/%Y")
     return tuple((today + timedelta(days=days)).strftime(form) for days in (-1, 0, 1) for form in forms)
+
+
+def _minutes() -> tuple[str, ...]:
+    """How a template may write this minute, or the one before; the hour may be another zone's, so UTC's and ours."""
+    zones = (datetime.now(timezone.utc), datetime.now())
+    return tuple(
+        (now - timedelta(minutes=ago)).strftime(f"{hour}:%M")
+        for now in zones
+        for ago in (0, 1)
+        for hour in ("%H", "%I")
+    )
