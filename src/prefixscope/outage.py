@@ -77,7 +77,7 @@ def outage(error: Exception, what: str, url: str, limit: Limit, *, so_far: str =
         return Unreachable(
             f"{what}: {'the stream broke off' if so_far else 'the connection broke'}{told}: {why_broken(error)}",
             cause="the server, or a proxy before it, closed the connection in the middle (its engine may have died)",
-            remedy=f"curl {url}/v1/models, and read the server's log (prefixscope run goes on with --resume)",
+            remedy=f"curl {url}/v1/models, and read the server's log",
         )
     return Unreachable(  # a ValueError: of the address that an answer redirects to
         f"{what}: the answer can't be read: {text}",
@@ -91,7 +91,7 @@ def _late(what: str, url: str, limit: Limit, so_far: str) -> Unreachable:
         return Unreachable(
             f"{what}: no answer within {limit.seconds:.3g} s",
             cause="the server is starting, overloaded or stuck",
-            remedy=f"curl -m 10 {url}/health, then try again (prefixscope run goes on with --resume)",
+            remedy=f"curl -m 10 {url}/health, then try again",
         )
     came = so_far or f"{limit.arrived:,} bytes"
     return Unreachable(

@@ -122,9 +122,9 @@ def _forbidden(url: str, key_env: str, page: bool) -> tuple[str, str]:
 
 def _busy(response: requests.Response, retries: int, page: bool) -> tuple[str, str]:
     wait = shorten(response.headers.get("Retry-After", ""), 60)
-    asked = f", and asks to wait {wait}{' s' if wait.replace('.', '', 1).isdigit() else ''}" if wait else ""
-    again = f"try again after that ({wait})" if wait else "try again later"
-    again += ", when the server is less busy (prefixscope run goes on with --resume)"
+    wait += " s" if wait.replace(".", "", 1).isdigit() else ""
+    asked = f", and asks to wait {wait}" if wait else ""
+    again = f"try again after that ({wait})" if wait else "try again later, when the server is less busy"
     if response.status_code == 503:
         why = (
             "a proxy can't reach the engine" if page else "the server is overloaded, still starting, or its engine dead"

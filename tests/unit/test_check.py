@@ -412,6 +412,8 @@ def test_a_late_hit_behind_a_gateway_is_as_sure_as_its_tries(
     assert found.because.startswith(sure)
     assert "none of 4 other prompts hit on its second send" in found.because
     assert "happens in 6% of checks" in found.because
+    others = [sent.prompt_tokens or 0 for sent in found.evidence.sends if sent.series == "other prompt"]
+    assert all(1_100 < tokens < 1_300 for tokens in others), others  # the short one in between is no measure of a token
 
 
 def test_a_page_that_counts_one_of_two_sends_is_one_server_of_several(stub: StubServer) -> None:
@@ -641,6 +643,15 @@ def test_a_usage_that_can_not_be_believed_ends_the_check(stub: StubServer, name:
     assert len(stub.sent()) == 1
 
 
+def test_a_prompt_that_changes_its_length_is_not_believed(stub: StubServer) -> None:
+    """The same prompt counted with other lengths is another request's number: two sends, and both numbers."""
+    usage_of(stub, lambda own, number: {**own, "prompt_tokens": own["prompt_tokens"] * number})
+    found = asked(stub)
+    assert (found.code, found.cause) == ("inconclusive", "usage-not-believed")
+    cold, second = (f"{sent.prompt_tokens:,}" for sent in found.evidence.sends)
+    assert f"counts {second} prompt tokens for a prompt that had {cold} when it was sent before" in found.sentence
+
+
 @pytest.mark.parametrize("usage", [{"prompt_tokens": None}, {"prompt_tokens": "many"}])
 def test_prompts_that_are_not_counted_end_it_too(stub: StubServer, usage: dict[str, Any]) -> None:
     """Cached tokens of an unknown number are no share: two sends, not reported."""
@@ -673,6 +684,13 @@ def test_a_long_prompt_that_misses_is_not_asked_longer(stub: StubServer) -> None
     found = asked(stub, tokens=6_400)
     assert found.code == "none"
     assert len(stub.sent()) == 3
+
+
+def test_one_longer_prompt_is_enough_where_blocks_are_known(stub: StubServer) -> None:
+    """From 1,200 tokens one prompt four times as long holds blocks enough to hit: five sends, no third length."""
+    stub.sends = 10**6
+    asked(stub)
+    assert len(stub.sent()) == 5
 
 
 def test_the_price_is_in_the_answer(stub: StubServer, capsys: pytest.CaptureFixture[str]) -> None:

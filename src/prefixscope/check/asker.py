@@ -9,7 +9,7 @@ from typing import Any
 from prefixscope import prompts
 from prefixscope.check.budget import MAX_SENDS, most_tokens
 from prefixscope.check.doubt import doubt
-from prefixscope.check.evidence import TURN, Sent, Spending
+from prefixscope.check.evidence import FILLER, TURN, Sent, Spending
 from prefixscope.client import Client
 from prefixscope.completion import PATHS, Completion
 from prefixscope.errors import Rejected, TargetError
@@ -47,6 +47,7 @@ class Asker:
         self.asked = self.spent = 0
         self.most_tokens = most_tokens(tokens)
         self.chars_per_token = prompts.CHARS_PER_TOKEN
+        self._counts: dict[str, int | None] = {}
         self._salt = f"prefixscope-{secrets.token_hex(8)}"
 
     @property
@@ -102,10 +103,11 @@ class Asker:
                 cached_tokens=answer.cached_tokens,
                 chars=chars,
                 cold=index == 1 and series != TURN,
+                before=self._counts.setdefault(messages[-1]["content"], answer.prompt_tokens),
             ),
         )
         self.sends.append(sent)
-        if answer.prompt_tokens and index == 1 and not sent.doubt:
+        if answer.prompt_tokens and index == 1 and series != FILLER and not sent.doubt:
             self.chars_per_token = chars / answer.prompt_tokens
         return sent, answer
 
@@ -135,9 +137,21 @@ class Asker:
                     raise
                 first = first or error
                 if not others:
-                    raise first from None
+                    raise self._nowhere(first) from None
                 missing, self.api = self.api, others.pop(0)
                 self.say(f"the server takes no prompt at {PATHS[missing]}; asking {PATHS[self.api]}")
+
+    def _nowhere(self, first: Rejected) -> Rejected:
+        """The error to raise where no API took the prompt: the first one's, and that the others were tried."""
+        if self._named:
+            return first
+        self.api, *others = PATHS
+        return Rejected(
+            first.what,
+            status=first.status,
+            cause=f"{first.cause}; nor does it take a prompt at {' or '.join(PATHS[api] for api in others)}",
+            remedy="give the address of the engine itself, without a path; --api NAME shows another API's own words",
+        )
 
     def _extra(self) -> dict[str, Any]:
         extra: dict[str, Any] = dict.fromkeys(self.dropped)

@@ -60,7 +60,11 @@ def _shared_among(e: Evidence) -> tuple[str, str, str] | None:
         )
     route = "route a conversation to the server that holds its prefix"
     if e.several_servers or any(gained(a, b) for a, b in e.pairs(SPACED)):
-        return "several-servers", "several servers answer behind this address in turn, each with its own cache", route
+        return (
+            "several-servers",
+            "several servers answer behind this address, in turn or at random, each with its own cache",
+            route,
+        )
     lucky = [pair for pair in e.pairs(FRESH) if gained(*pair)]
     later = e.later_hit()
     if lucky or later:

@@ -9,16 +9,28 @@ from prefixscope.usage import negative
 
 COLD_SHARE, COLD_TOKENS = 0.1, 256
 """A first send under words of its own may hit the chat template's beginning: not more than the larger of the two."""
+SAME_SHARE, SAME_TOKENS = 0.1, 64
+"""A clock in the template may change a prompt's length from send to send, by no more than this."""
 MOST_CHARS_PER_TOKEN = 50
 """No tokenizer puts as many characters of these prompts, words and hexadecimal digits, into one token."""
 
 
 def doubt(
-    usage: Mapping[str, Any], *, prompt_tokens: int | None, cached_tokens: int | None, chars: int, cold: bool
+    usage: Mapping[str, Any],
+    *,
+    prompt_tokens: int | None,
+    cached_tokens: int | None,
+    chars: int,
+    cold: bool,
+    before: int | None = None,
 ) -> str:
     """Why a usage can't be believed; empty where it can. What is missing or null is no reason.
 
-    ``chars`` is the length of the prompt that was sent; ``cold`` says that nobody had sent it before.
+    Parameters
+    ----------
+    chars : length of the prompt that was sent.
+    cold : nobody had sent it before.
+    before : its prompt tokens as an earlier send counted them.
     """
     below = negative(usage)
     if below:
@@ -29,6 +41,8 @@ def doubt(
         return ""
     if prompt_tokens * MOST_CHARS_PER_TOKEN < chars:
         return f"counts only {prompt_tokens:,} prompt tokens for a prompt of {chars:,} characters"
+    if before is not None and abs(prompt_tokens - before) > max(SAME_TOKENS, SAME_SHARE * before):
+        return f"counts {prompt_tokens:,} prompt tokens for a prompt that had {before:,} when it was sent before"
     if cached_tokens > prompt_tokens:
         return f"reports {cached_tokens:,} cached tokens for a prompt of only {prompt_tokens:,}"
     if cold and too_warm(prompt_tokens, cached_tokens):

@@ -41,7 +41,7 @@ MARGIN = 64
 """Tokens of the context that stay free: a next turn's own words, and what a length is only about."""
 CALIBRATION_TOKENS = 200
 ENOUGH_TOKENS, ENOUGH_BLOCKS = 2_048, 4
-"""A prompt that long, and of that many blocks where the block is known, is not too short to hit."""
+"""Where the block is reported, a prompt that long and of that many blocks is not too short to hit."""
 MAX_PROBE_TOKENS = 12_800
 BISECTIONS = 5
 FRESH_PAIRS, LATER_SENDS = 3, 2
@@ -284,10 +284,9 @@ class Prober:
     def _longer(self, low: int) -> None:
         """Whether a longer prompt hits, and from which length on."""
         most, high = min(MAX_PROBE_TOKENS, (self.asker.context or MAX_PROBE_TOKENS + MARGIN) - MARGIN), low
-        if self.block and low >= max(ENOUGH_TOKENS, ENOUGH_BLOCKS * self.block):
-            return
+        enough = max(ENOUGH_TOKENS, ENOUGH_BLOCKS * self.block) if self.block else most
         took: int | None = 0
-        while high < most and not took:
+        while high < min(most, enough) and not took:
             low, high = high, min(high * 4, most)
             try:
                 took = self._pair(LENGTH, f"no send is reused: a prompt of about {high:,} tokens twice", tokens=high)

@@ -60,10 +60,9 @@ def _text(found: Outcome) -> str:
             f"  {sent.label:18} {numbers[0]} of {numbers[1]} prompt tokens cached {share}  {sent.seconds:7.2f} s"
         )
     cost = found.evidence.spending
-    lines.append(
-        f"  sent: {cost.requests} requests, {cost.tokens:,} prompt tokens (never more than {cost.most_requests} and "
-        f"{cost.most_tokens:,})"
-    )
+    requests = f"{cost.requests} request{'' if cost.requests == 1 else 's'}"
+    most = f"{cost.most_requests} and {cost.most_tokens:,}"
+    lines.append(f"  sent: {requests}, {cost.tokens:,} prompt tokens (never more than {most})")
     for one in (*found.evidence.findings, *found.notes):
         lines.append(f"  {one.code}: {one.detail}; {one.remedy}")
     lines += ["", f"verdict: {found.code}"]
