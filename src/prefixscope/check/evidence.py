@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from prefixscope.errors import Rejected, TargetError
 from prefixscope.metrics import Counters
 from prefixscope.preflight import Fact, Finding
 
@@ -77,6 +78,17 @@ class Failure:
     remedy: str
     detail: str = ""
     health: str = ""
+
+    @classmethod
+    def of(cls, error: TargetError, *, asked: int, health: int | None) -> Failure:
+        """From the error of a request, and the status of ``/health`` afterwards; None where that did not answer."""
+        kind = "unreachable"
+        if isinstance(error, Rejected):
+            kind = "engine-failed" if error.status == 500 else "refused" if error.status else "malformed"
+        known = {None: "/health does not answer either", 200: "/health still answers 200", 404: ""}
+        said = known.get(health, f"/health answers {health}")
+        words = {"what": error.what, "cause": error.cause, "remedy": error.remedy, "detail": error.detail}
+        return cls(kind=kind, asked=asked, health=said, **words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,7 +81,7 @@ class Prober:
         except _Settled:
             pass
         except TargetError as error:
-            self.failure = self._failed(error)
+            self.failure = Failure.of(error, asked=self.asker.asked, health=self.client.health())
         # Read once: counters that lag behind the last answer are left alone rather than waited for.
         total = self.read.since(self.read.first_page, 0)
         self.read.finish()
@@ -106,22 +106,6 @@ class Prober:
             clipped=self.clipped,
             failure=self.failure,
             left_out=self.left_out,
-        )
-
-    def _failed(self, error: TargetError) -> Failure:
-        status = self.client.health()
-        known = {None: "/health does not answer either", 200: "/health still answers 200", 404: ""}
-        kind = "unreachable"
-        if isinstance(error, Rejected):
-            kind = "engine-failed" if error.status == 500 else "refused" if error.status else "malformed"
-        return Failure(
-            kind=kind,
-            asked=self.asker.asked,
-            what=error.what,
-            cause=error.cause,
-            remedy=error.remedy,
-            detail=error.detail,
-            health=known.get(status, f"/health answers {status}"),
         )
 
     # --- the usual three, and what follows from them -------------------------------------------------------------
