@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from prefixscope.charts.encoding import WIDTH, colour, count_axis, inline
+from prefixscope.charts.encoding import WIDTH, colour, count_axis, inline, narrowest
 from prefixscope.charts.panels import facet, longest, pick
 from prefixscope.charts.titles import with_configs, wrapped_title
 from prefixscope.quantities import number
@@ -60,7 +60,7 @@ def hits_by_send(table: pd.DataFrame, *, configs: Sequence[str] | None = None) -
         title = f"Send 2 of the same {number(full)} tokens reuses {_span(second['cached_tokens'])} of them"
     else:
         title = f"Hits of a {number(full)}-token prompt"
-    return faceted.properties(title=wrapped_title(title, "The dashed line is the whole prompt."))
+    return narrowest(faceted.properties(title=wrapped_title(title, "The dashed line is the whole prompt.")), 200)
 
 
 def hits_by_length(table: pd.DataFrame, *, configs: Sequence[str] | None = None) -> Any:
@@ -118,9 +118,8 @@ def hits_by_length(table: pd.DataFrame, *, configs: Sequence[str] | None = None)
         title = f"From {number(first)} tokens on, the second send misses {who}"
     else:
         title = "Hits follow the prompt's length in every configuration"
-    return faceted.properties(
-        title=wrapped_title(title, "Dashed: every token reused. Filled point: send 2; ring: send 3.")
-    )
+    words = "Dashed: every token reused. Filled point: send 2; ring: send 3."
+    return narrowest(faceted.properties(title=wrapped_title(title, words)), 240)
 
 
 def _span(values: pd.Series[Any]) -> str:

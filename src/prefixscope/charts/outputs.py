@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from prefixscope.charts.encoding import colour, inline
+from prefixscope.charts.encoding import colour, inline, narrowest
 from prefixscope.charts.panels import facet
 from prefixscope.charts.titles import wrapped_title
 from prefixscope.quantities import count
@@ -49,7 +49,8 @@ def equality_matrix(frame: pd.DataFrame) -> Any:
         if judged
         else "No warm answer could be compared"
     )
-    return faceted.properties(title=wrapped_title(title, "cold / control: the same request twice without the cache."))
+    words = "cold / control: the same request twice without the cache."
+    return narrowest(faceted.properties(title=wrapped_title(title, words)), 220)
 
 
 def _natural(name: str) -> tuple[Any, ...]:

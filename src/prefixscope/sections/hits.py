@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -20,23 +21,18 @@ def configurations(material: Material) -> list[str]:
     return [name for name in material.hits["config"].drop_duplicates() if name in found][:8]
 
 
-def headline_figure(material: Material) -> Figure | None:
-    """The one figure that shows the verdict: without the drafter, with it, with the remedy."""
+def sends_figure(material: Material) -> Figure | None:
+    """The sends that show the verdict: without the drafter, with it, with the remedy."""
     second = material.hits[(material.hits["send"] == "repeat") & (material.hits["index"] == 2)]
-    if not len(second):
-        return _worst(material)
     plain = second.loc[~second["drafter"].fillna(True) & ~second["as_served"].fillna(False), "config"].head(1).tolist()
-    names = [*plain, material.verdict.config, material.verdict.remedy_config]
-    chart = charts.hits_by_send(material.hits, configs=[name for name in dict.fromkeys(names) if name])
-    return None if chart is None else Figure(id="verdict", chart=chart)
-
-
-def _worst(material: Material) -> Figure | None:
-    """Of a trace alone the lookup that is explained."""
-    told = material.telling
-    labels = [label for label, _ in told.causes]
-    chart = charts.block_ruler(told.blocks[told.blocks["send_label"].isin(labels)]) if not len(material.sent) else None
-    return None if chart is None else Figure(id="verdict", chart=chart)
+    wanted = [*plain, material.verdict.config, material.verdict.remedy_config]
+    names = [name for name in dict.fromkeys(wanted) if name]
+    chart = charts.hits_by_send(material.hits, configs=names) if len(second) else None
+    if chart is None:
+        return None
+    rows = material.hits[material.hits["config"].isin(names)]
+    table = _hit_table(rows[rows["tokens"] == rows["tokens"].max()])
+    return Figure(id="verdict", chart=chart, table=replace(table, fold=True))
 
 
 def hit_lengths(material: Material) -> Section:

@@ -16,19 +16,18 @@
 
   // Plots take the room that axes and labels leave; panels stand below each other where two would be too narrow. No
   // plot gets narrower than its labels can bear: on a phone the figure is scrolled sideways instead.
-  const LEAST_ALONE = 460, LEAST_PANEL = 240;
   const fit = (chart, room, scheme, less = 0) => {
     let text = JSON.stringify(chart.spec);
     if (scheme === "dark") for (const [light, dark] of Object.entries(data.dark)) text = text.replaceAll(`"${light}"`, `"${dark}"`);
     const spec = JSON.parse(text);
     let columns = chart.columns;
     let plot = (room - chart.beside[0] - less) / columns;
-    if (columns > 1 && plot < LEAST_PANEL) {
+    if (columns > 1 && plot < chart.least) {
       columns = 1;
       spec.columns = 1;
       plot = room - chart.beside[1] - less;
     }
-    plot = Math.floor(clamp(plot, chart.columns > 1 ? LEAST_PANEL : LEAST_ALONE, chart.columns > 1 ? chart.plot * 1.7 : 1000));
+    plot = Math.floor(clamp(plot, chart.least, chart.columns > 1 ? chart.plot * 1.7 : 1000));
     if (spec.spec) spec.spec.width = plot;
     else if (spec.vconcat) {
       for (const panel of spec.vconcat) {
@@ -44,24 +43,31 @@
     let drawn = 0;
     for (const place of document.querySelectorAll(".chart")) {
       const chart = data.charts[place.dataset.chart];
+      await new Promise((next) => setTimeout(next));
       const room = place.clientWidth;
       place.dataset.room = room;
       try {
         // A browser's font may be wider than the one that was measured: what is too much then is taken off the plots.
+        const header = { ...config.header, labelLimit: Math.min(config.header.labelLimit, room - 16) };
         let over = 0;
         for (let go = 0; go < 2 && (go === 0 || over > 0); go += 1) {
-          await window.vegaEmbed(place, fit(chart, room, scheme, over), {
-            actions: false, ast: true, config, defaultStyle: false, hover: false, renderer: "svg", tooltip: false,
+          await window.vegaEmbed(place.querySelector(".live"), fit(chart, room, scheme, over), {
+            actions: false, ast: true, config: { ...config, header }, defaultStyle: false, hover: false, renderer: "svg", tooltip: false,
           });
+          place.classList.add("on");
           over = place.scrollWidth - place.clientWidth;
         }
         // The place is one image with a name; its marks say nothing more to a reader than the table does.
-        place.querySelector("svg").setAttribute("aria-hidden", "true");
-        hint(place);
+        place.querySelector(".live svg").setAttribute("aria-hidden", "true");
+        if (!drawn) performance.mark("first figure drawn");
         drawn += 1;
       } catch (error) {
-        place.textContent = `This figure could not be drawn (${error.message}); the table holds its numbers.`;
+        // The figure that was drawn beforehand stays.
+        place.classList.remove("on");
+        place.classList.add("off");
+        console.warn(`${chart ? place.dataset.chart : "a figure"} could not be drawn: ${error.message}`);
       }
+      hint(place);
     }
     document.documentElement.dataset.drawn = String(drawn);
   };
@@ -74,7 +80,7 @@
       const note = document.createElement("p");
       note.className = "more";
       note.textContent = "Scroll sideways to see all of it \u2192";
-      place.after(note);
+      place.before(note);
       hints.set(place, note);
     }
     if (hints.has(place)) hints.get(place).hidden = !more;
@@ -87,13 +93,13 @@
   }
 
   // One drawing at a time; what is asked for meanwhile is drawn once, after it.
-  let busy = false, again = false, forced = null;
+  let busy = false, again = false;
   const redraw = async () => {
     if (busy) { again = true; return; }
     busy = true;
     do {
       again = false;
-      await draw(forced || (dark.matches ? "dark" : "light"));
+      await draw(dark.matches ? "dark" : "light");
     } while (again);
     busy = false;
   };
@@ -103,16 +109,13 @@
     clearTimeout(timer);
     timer = setTimeout(() => {
       const moved = [...document.querySelectorAll(".chart")].some((place) => Number(place.dataset.room) !== place.clientWidth);
-      if (moved && !forced) redraw();
+      if (moved) redraw();
     }, 150);
   });
   dark.addEventListener("change", redraw);
   window.addEventListener("beforeprint", () => {
     for (const details of document.querySelectorAll("details")) details.open = true;
-    if (dark.matches) { forced = "light"; redraw(); }
   });
-  window.addEventListener("afterprint", () => {
-    if (forced) { forced = null; redraw(); }
-  });
-  redraw();
+  // What was drawn beforehand is painted first.
+  setTimeout(redraw, 30);
 })();
