@@ -43,7 +43,7 @@ TERMS: Mapping[str, str] = {
 _ALSO: Mapping[str, str] = {
     "KV cache group": "groups?",
     "sliding window": "sliding",
-    "full attention": "full",
+    "full attention": r"full(?=[\s-](?:attention|groups?)| ·)",
     "minimum cacheable prompt": "min_prompt_tokens",
     "retention interval": "interval",
     "cache block": "blocks kept|kept blocks",

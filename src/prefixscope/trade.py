@@ -178,8 +178,8 @@ def sentence(trade: Trade) -> str:
     """Both halves side by side, and what is left of them; every number with the interval it is known to."""
     mix, (a, b) = trade.mix, trade.labels
     lost = trade.lost_s
-    hits = [f"{name}'s {number(hit)}" for name, hit in zip(trade.labels, trade.hits, strict=True) if hit is not None]
-    why = f", where the second send hits {' and '.join(hits)} tokens" if len(hits) == 2 and mix.reuse else ""
+    hits = [f"{number(hit)} with {name}" for name, hit in zip(trade.labels, trade.hits, strict=True) if hit is not None]
+    why = f", where the second send hits {' and '.join(hits)}" if len(hits) == 2 and mix.reuse else ""
     text = (
         f"With prompts of {mix.prompt_tokens:,} tokens, {mix.reuse:.0%} of them sent once before, and answers of "
         f"{mix.answer_tokens:,}, {a} {_seconds('gains', 'loses', trade.gained_s)} of generation a request against {b} "

@@ -118,7 +118,7 @@ def hits_by_length(table: pd.DataFrame, *, configs: Sequence[str] | None = None)
         title = f"From {number(first)} tokens on, the second send misses {who}"
     else:
         title = "Hits follow the prompt's length in every configuration"
-    words = "Dashed: every token reused. Filled point: send 2; ring: send 3."
+    words = "Dashed: every token reused. Filled blue point: send 2; green ring: send 3."
     return narrowest(faceted.properties(title=wrapped_title(title, words)), 240)
 
 

@@ -34,7 +34,8 @@ def hit_against_interval(table: pd.DataFrame) -> Any:
             "prompt": f"prompt of {row.tokens:,} tokens",
             "full": int(row.tokens),
             "hit": int(row.hit_2),
-            "predicted": None if pd.isna(row.predicted_2) else int(row.predicted_2),
+            "predicted": int(row.hit_2 if pd.isna(row.predicted_2) else row.predicted_2),
+            "known": not pd.isna(row.predicted_2),
             "text": number(row.hit_2),
             "role": "none" if not row.hit_2 else "inside" if row.hit_2 > row.tokens * 0.45 else "outside",
         }
@@ -46,8 +47,9 @@ def hit_against_interval(table: pd.DataFrame) -> Any:
     )
     bars = base.mark_bar(height={"band": 0.66}, cornerRadiusEnd=2, color=PREDICTED if alone else MEASURED)
     limit = alt.Chart().mark_rule(strokeDash=[4, 3]).encode(x="full:Q")
+    # No layer is filtered: in a panel without any of its rows an axis of its own would have no ends.
     words = [
-        base.transform_filter(f"datum.role === '{role}'").mark_text(**look).encode(text="text:N")
+        base.mark_text(**look).encode(text=alt.condition(f"datum.role === '{role}'", "text:N", alt.value("")))
         for role, look in (
             ("inside", {"align": "right", "dx": -13, "color": "#fff", "fontWeight": 600}),
             ("outside", {"align": "left", "dx": 13}),
@@ -57,7 +59,8 @@ def hit_against_interval(table: pd.DataFrame) -> Any:
     layers = [bars, limit]
     text = "The dashed line is the whole prompt. " + ("Predicted, not measured." if alone else "Bar: measured.")
     if rows["predicted_2"].notna().any():
-        ring = base.transform_filter("datum.predicted !== null").encode(x="predicted:Q")
+        seen = alt.condition("datum.known", alt.value(1), alt.value(0))
+        ring = base.encode(x="predicted:Q", opacity=seen)
         layers.append(
             ring.mark_point(shape="diamond", filled=True, fill="#fff", stroke=PREDICTED, size=90, strokeWidth=2)
         )
@@ -118,7 +121,7 @@ def cost_against_shortfall(table: pd.DataFrame) -> Any:
     labels = base.encode(text="text:N")
     layers = [
         base.mark_point(filled=True, size=90, color=MEASURED if rows["measured"].any() else PREDICTED),
-        labels.transform_filter("datum.left").mark_text(align="right", dy=-17, dx=6),
+        labels.transform_filter("datum.left").mark_text(align="right", dy=-26, dx=8),
         labels.transform_filter("!datum.left").mark_text(align="left", dx=10, dy=-8),
     ]
     words = "Each point is a retention interval; lower left is better."
@@ -135,11 +138,11 @@ def _recommended(table: pd.DataFrame, tokens: int) -> pd.Series[Any] | None:
     """The recommended interval's row of that prompt; None where no interval does better than what is the default."""
     tried = table[(table["interval_order"] > 0) & table["hit_2"].notna()]
     base = table[(table["interval_order"] <= 0) & (table["tokens"] == tokens)]["hit_2"].dropna()
-    if not len(tried):
+    if not len(tried) or not len(base):
         return None
     order = interval_totals(tried).iloc[0]["interval_order"]
     mine = tried[(tried["interval_order"] == order) & (tried["tokens"] == tokens) & tried["blocks"].notna()]
-    return mine.iloc[0] if len(mine) and not (mine.iloc[0]["hit_2"] <= base.min()) else None
+    return mine.iloc[0] if len(mine) and mine.iloc[0]["hit_2"] > base.min() else None
 
 
 def _cost_title(table: pd.DataFrame, best: pd.Series[Any] | None) -> str:
@@ -161,9 +164,8 @@ def _cost_title(table: pd.DataFrame, best: pd.Series[Any] | None) -> str:
     cheaper = cheaper_interval(table[table["interval_order"] > 0], best)
     if cheaper is not None and cheaper.worse:
         lengths = listing([number(length) for length in cheaper.worse])
-        title += (
-            f"; {cheaper.interval} does it for {times(cheaper.blocks)} times, but reuses less of prompts of {lengths}"
-        )
+        does = f"{cheaper.interval} does it for {times(cheaper.blocks)} times"
+        title += f"; {does}, but reuses less of prompts of {lengths} tokens"
     return title
 
 

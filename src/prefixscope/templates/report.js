@@ -28,7 +28,11 @@
       plot = room - chart.beside[1] - less;
     }
     plot = Math.floor(clamp(plot, chart.least, chart.columns > 1 ? chart.plot * 1.7 : 1000));
-    if (spec.spec) spec.spec.width = plot;
+    if (spec.spec) {
+      spec.spec.width = plot;
+      // Where the name of a panel is too long for one line its parts stand below each other.
+      if (spec.facet && plot < 320) spec.facet.header = { ...spec.facet.header, labelExpr: "split(datum.label, ' · ')" };
+    }
     else if (spec.vconcat) {
       for (const panel of spec.vconcat) {
         panel.width = plot;
@@ -48,11 +52,10 @@
       place.dataset.room = room;
       try {
         // A browser's font may be wider than the one that was measured: what is too much then is taken off the plots.
-        const header = { ...config.header, labelLimit: Math.min(config.header.labelLimit, room - 16) };
         let over = 0;
         for (let go = 0; go < 2 && (go === 0 || over > 0); go += 1) {
           await window.vegaEmbed(place.querySelector(".live"), fit(chart, room, scheme, over), {
-            actions: false, ast: true, config: { ...config, header }, defaultStyle: false, hover: false, renderer: "svg", tooltip: false,
+            actions: false, ast: true, config, defaultStyle: false, hover: false, renderer: "svg", tooltip: false,
           });
           place.classList.add("on");
           over = place.scrollWidth - place.clientWidth;
