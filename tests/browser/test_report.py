@@ -37,7 +37,7 @@ def test_every_chart_draws_offline_and_fits(chromium: Chromium, report: Path, wi
 
 
 WIDER = """[...document.querySelectorAll(".chart, .scroll")].filter((place) =>
-  place.scrollWidth > place.clientWidth + 1
+  place.checkVisibility() && place.scrollWidth > place.clientWidth + 1
 ).map((place) => [place.previousElementSibling?.className, place.previousElementSibling?.hidden, place.tabIndex])"""
 SMALLEST = """Math.min(...[...document.querySelectorAll(".live svg")].map((svg) =>
   svg.getBoundingClientRect().width / svg.viewBox.baseVal.width

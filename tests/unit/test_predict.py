@@ -276,7 +276,7 @@ CHARTS: dict[str, tuple[Callable[[], Any], str, tuple[str, ...], int]] = {
         lambda: charts.interval_front(
             frames.interval_totals(prediction().cases().query("release == '0.29.0'")), release="0.29.0", prompts=2
         ),
-        "On vLLM 0.29.0 1,024 leaves the fewest tokens short, 124 of the average prompt, for 2,085 blocks",
+        "On vLLM 0.29.0 interval 1,024 leaves the fewest tokens short, 124 of the average prompt, for 2,085 blocks",
         ("1,024", "2,048", "0 (default)", "blocks kept in the cache after one prompt"),
         4,
     ),

@@ -120,7 +120,9 @@ def cost_against_shortfall(table: pd.DataFrame) -> Any:
     base = alt.Chart(inline(data)).encode(x=x, y=y)
     labels = base.encode(text="text:N")
     layers = [
-        base.mark_point(filled=True, size=90, color=MEASURED if rows["measured"].any() else PREDICTED),
+        base.mark_point(filled=True, size=90, color=MEASURED)
+        if rows["measured"].any()
+        else base.mark_point(shape="diamond", filled=False, strokeWidth=2, size=90, color=PREDICTED),
         labels.transform_filter("datum.left").mark_text(align="right", dy=-26, dx=8),
         labels.transform_filter("!datum.left").mark_text(align="left", dx=10, dy=-8),
     ]

@@ -11,6 +11,7 @@ import pandas as pd
 
 from prefixscope import charts, frames, page
 from prefixscope.charts.titles import spans
+from prefixscope.glossary import used
 from prefixscope.prediction.advice import upgrade
 from prefixscope.prediction.answer import Prediction, describe, table_rows
 from prefixscope.quantities import number
@@ -29,6 +30,8 @@ def render_prediction(prediction: Prediction, target: Path) -> Path:
     """
     cases = prediction.cases()
     advice = prediction.advice(cases)
+    after = "" if advice is None else upgrade(cases, advice)
+    said = [prediction.answer(cases), prediction.heading(), after, "" if advice is None else advice.sentence]
     made = _sections(prediction, cases)
     drawn = {one.id: page.Drawn(one.id, one.chart) for section in made for one in section.figures}
     rows = json.dumps(prediction.to_json(), sort_keys=True)
@@ -39,7 +42,9 @@ def render_prediction(prediction: Prediction, target: Path) -> Path:
         heading=prediction.heading(),
         answer=prediction.answer(cases),
         advice=advice,
-        upgrade="" if advice is None else upgrade(cases, advice),
+        upgrade=after,
+        found=(),
+        words=tuple(used(said).items()),
         notes=prediction.notes(),
         sections=made,
         downloads=[page.download("prediction.json", "every row and the geometry", rows)],

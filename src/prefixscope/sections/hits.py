@@ -30,7 +30,7 @@ def sends_figure(material: Material) -> Figure | None:
     chart = charts.hits_by_send(material.hits, configs=names) if len(second) else None
     if chart is None:
         return None
-    rows = material.hits[material.hits["config"].isin(names)]
+    rows = material.hits[material.hits["config"].isin(names) & material.hits["send"].isin(["cold", "repeat"])]
     table = _hit_table(rows[rows["tokens"] == rows["tokens"].max()])
     return Figure(id="verdict", chart=chart, table=replace(table, fold=True))
 
@@ -93,6 +93,13 @@ def _new_endings(table: pd.DataFrame) -> list[str]:
     ]
 
 
+_SENDS = {
+    "different text": "“Different text” has the same length and shares nothing.",
+    "new ending": "“New ending” keeps the first 95 %.",
+    "follow-up turn": "“Follow-up turn” adds the answer and a question.",
+}
+
+
 def _hit_table(table: pd.DataFrame) -> Table:
     sends = ["send 1 (cold)", "send 2", "send 3", "different text", "new ending", "follow-up turn"]
     present = [name for name in sends if name in set(table["send_label"])]
@@ -108,9 +115,12 @@ def _hit_table(table: pd.DataFrame) -> Table:
         rows.append((str(config), number(tokens), *cells, short, "—" if pd.isna(found) else str(found)))
     columns = ("configuration", "prompt tokens", *present, "short at send 2", "verdict")
     return Table(
-        caption="Cached tokens by send. “Short” is prompt tokens minus cached tokens; a dash was not reported. "
-        "“Different text” has the same length and shares nothing; “new ending” keeps the first 95 %; “follow-up turn” "
-        "adds the answer and a question.",
+        caption=" ".join(
+            [
+                "Cached tokens by send. “Short” is prompt tokens minus cached tokens; a dash was not reported.",
+                *(_SENDS[name] for name in present if name in _SENDS),
+            ]
+        ),
         columns=columns,
         rows=tuple(rows),
         numeric=frozenset(columns[1:-1]),

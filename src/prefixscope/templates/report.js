@@ -39,7 +39,7 @@
         if (panel.title) panel.title = { ...panel.title, text: wrap(panel.title.text, Math.floor((plot + 60) / 6.6)) };
       }
     } else spec.width = plot;
-    return spec;
+    return { spec, least: plot <= chart.least };
   };
 
   const draw = async (scheme) => {
@@ -52,13 +52,15 @@
       place.dataset.room = room;
       try {
         // A browser's font may be wider than the one that was measured: what is too much then is taken off the plots.
-        let over = 0;
-        for (let go = 0; go < 2 && (go === 0 || over > 0); go += 1) {
-          await window.vegaEmbed(place.querySelector(".live"), fit(chart, room, scheme, over), {
+        for (let go = 0, less = 0; go < 4; go += 1) {
+          const fitted = fit(chart, room, scheme, less);
+          await window.vegaEmbed(place.querySelector(".live"), fitted.spec, {
             actions: false, ast: true, config, defaultStyle: false, hover: false, renderer: "svg", tooltip: false,
           });
           place.classList.add("on");
-          over = place.scrollWidth - place.clientWidth;
+          const over = place.scrollWidth - place.clientWidth;
+          if (over <= 0 || fitted.least) break;
+          less += over;
         }
         // The place is one image with a name; its marks say nothing more to a reader than the table does.
         place.querySelector(".live svg").setAttribute("aria-hidden", "true");
@@ -87,7 +89,7 @@
       hints.set(place, note);
     }
     if (hints.has(place)) hints.get(place).hidden = !more;
-    place.tabIndex = more ? 0 : -1;
+    place.tabIndex = place.scrollWidth > place.clientWidth ? 0 : -1;
   };
   const watch = new ResizeObserver((entries) => { for (const entry of entries) hint(entry.target.closest(".scroll, .chart")); });
   for (const place of document.querySelectorAll(".scroll, .chart")) {
