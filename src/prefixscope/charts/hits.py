@@ -110,7 +110,7 @@ def hits_by_length(table: pd.DataFrame, *, configs: Sequence[str] | None = None)
         labels.transform_filter("datum.below").mark_text(align="right", dx=-14, dy=-3, fontWeight=600),
         labels.transform_filter("!datum.below").mark_text(align="right", dx=-2, dy=-14, fontWeight=600),
     ).properties(width=260, height=190)
-    faceted = chart.facet(facet=facet("config", names), columns=2, data=inline(data), spacing=24)
+    faceted = chart.facet(facet=facet("config", names, width=260), columns=2, data=inline(data), spacing=24)
     broken = rows[(rows["index"] == 2) & (rows["verdict"] == "none")]
     if len(broken):
         first = int(broken["prompt_tokens"].min())

@@ -40,7 +40,7 @@ def equality_matrix(frame: pd.DataFrame) -> Any:
     )
     words = base.mark_text(color="#fff", fontWeight=600).encode(text="text:N")
     chart = alt.layer(cells, words).properties(width=240, height=24 * len(documents))
-    faceted = chart.facet(facet=facet("model", models), columns=2, data=inline(data), spacing=24)
+    faceted = chart.facet(facet=facet("model", models, width=240), columns=2, data=inline(data), spacing=24)
     warm = frame[frame["pair"] == "cold-warm"]
     equal = int((warm["class"] == "identical").sum())
     judged = int((warm["class"] != "void").sum())
