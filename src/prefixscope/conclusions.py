@@ -179,7 +179,7 @@ def speculation(run: Path) -> Conclusion:
     parts = [trade.sentence(found)] if found else []
     parts += trade.drafted(frames.by_shape(generations))
     if generations["arm"].nunique() > 1:
-        parts.append(noise.judge(frames.output_pairs(run)).sentence)
+        parts.append(noise.judge(frames.output_pairs(run), frames.arm_labels(generations)).sentence)
     else:
         parts.append("One server alone shows no trade: give a second one to compare it with.")
     where = f"{REPORT} puts everything on one page; {SWEEP} measures what brings lost hits back."

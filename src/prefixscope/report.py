@@ -9,6 +9,7 @@ from pathlib import Path
 
 from prefixscope import asked, frames, page, redact
 from prefixscope.errors import ReportError
+from prefixscope.glossary import used
 from prefixscope.investigation import Investigation, beside
 from prefixscope.material import Material, facts, gather, label, servers
 from prefixscope.quantities import number
@@ -68,7 +69,8 @@ def render_html(run_dir: Path, *, include_text: bool = False) -> str:
         "report.html.j2",
         drawn,
         verdict=material.verdict,
-        headline=drawn.get("verdict"),
+        headline=headline,
+        words=tuple(used([material.verdict.sentence]).items()),
         sections=made,
         facts=facts(material),
         servers=servers(material),

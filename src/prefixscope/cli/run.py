@@ -61,6 +61,16 @@ exit codes: 0 done · 1 a stage failed · 2 usage, unreachable, refused · 3 can
 """
 
 
+def served_name(text: str) -> str:
+    """A model's name, as an option takes it."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError(
+            "the name is empty, as it is where a variable of the shell is not set: leave the option out, or give one "
+            "of the names at the server's /v1/models"
+        )
+    return text
+
+
 def add(commands: Commands) -> None:
     """Its options and its help."""
     run = commands.add_parser(
@@ -90,7 +100,7 @@ def add(commands: Commands) -> None:
         metavar="VERSION",
         help="vLLM release of the embedded engine, installed if need be (default: 0.29.0)",
     )
-    run.add_argument("--model", default="", help="served name to ask (default: the first base model)")
+    run.add_argument("--model", type=served_name, help="served name to ask (default: the first base model)")
     run.add_argument(
         "--key-env", default="", metavar="NAME", help="name of the environment variable that holds the API key"
     )

@@ -10,6 +10,7 @@ from prefixscope.frames.cache import blocks, group_label, groups, kept, lookups
 from prefixscope.frames.clock import servers, timeline
 from prefixscope.frames.drafting import (
     across,
+    arm_labels,
     by_shape,
     effect,
     generations,
@@ -30,6 +31,7 @@ from prefixscope.frames.served import facts
 from prefixscope.frames.summaries import (
     agreement,
     by_send,
+    cheaper_interval,
     crosscheck,
     hits,
     interval_totals,
@@ -44,10 +46,12 @@ __all__ = [
     "across",
     "agreement",
     "answers",
+    "arm_labels",
     "blocks",
     "by_send",
     "by_shape",
     "causes",
+    "cheaper_interval",
     "comparisons",
     "crosscheck",
     "doubts",

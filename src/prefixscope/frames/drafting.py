@@ -89,6 +89,12 @@ def measured(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[frame["status"] == "ok"]
 
 
+def arm_labels(frame: pd.DataFrame) -> tuple[str, str]:
+    """What the servers of the arms A and B are called; ``arm A`` where nothing was measured."""
+    labels = frame.drop_duplicates("arm").set_index("arm")["label"]
+    return str(labels.get("A", "arm A")), str(labels.get("B", "arm B"))
+
+
 def by_shape(frame: pd.DataFrame) -> pd.DataFrame:
     """One row per shape × arm: each of ``RATES`` as median, 10th and 90th percentile over requests, with their count.
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -203,6 +205,29 @@ def interval_totals(table: pd.DataFrame) -> pd.DataFrame:
     least = totals["blocks"].astype(float).cummin().shift(fill_value=math.inf)
     totals["front"] = totals["blocks"].astype(float) < least
     return totals.drop(columns=["dense", "coarse"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cheaper:
+    """An interval that does as well on the longest prompt with fewer blocks; ``worse``: lengths where it does not."""
+
+    interval: str
+    blocks: int
+    worse: tuple[int, ...]
+
+
+def cheaper_interval(tried: pd.DataFrame, chosen: pd.Series[Any]) -> Cheaper | None:
+    """What keeps least among the rows of ``frames.sweep`` that hit as much as the chosen row; None where none does."""
+    rows = tried[tried["tokens"] == chosen["tokens"]]
+    same = rows[(rows["hit_2"] == chosen["hit_2"]) & (rows["blocks"] < chosen["blocks"])]
+    if not len(same):
+        return None
+    row = same.sort_values("blocks", kind="stable").iloc[0]
+    mine = tried[tried["interval_order"] == row["interval_order"]]
+    other = tried[tried["interval_order"] == chosen["interval_order"]]
+    both = mine.merge(other, on="tokens", suffixes=("", "_chosen"))
+    worse = both.loc[both["hit_2"] < both["hit_2_chosen"], "tokens"]
+    return Cheaper(interval=str(row["interval"]), blocks=int(row["blocks"]), worse=tuple(map(int, worse)))
 
 
 def agreement(frame: pd.DataFrame) -> pd.DataFrame:
