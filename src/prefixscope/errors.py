@@ -38,7 +38,7 @@ def remember_secret(value: str) -> None:
 
 
 def secrets() -> dict[str, str]:
-    """What must not leave this process, by name: variables whose name looks like a secret's, and what was remembered."""
+    """What must not leave this process, by name: variables that look like a secret's, and what was remembered."""
     named = {name: value for name, value in os.environ.items() if len(value) >= 8 and _SECRET_NAME.search(name)}
     return {**named, **{f"a key given to prefixscope ({place})": one for place, one in enumerate(sorted(_known), 1)}}
 

@@ -38,8 +38,8 @@ _ROWS = {
 }  # fmt: skip
 _TEXT = {"text", "token_ids", "logprobs", "top2", "margins"}
 _ENVIRONMENT = {
-    "prefixscope", "commit", "python", "system", "platform", "machine", "cpus", "cpu", "memory_gib", "memory_gb", "os", "kernel",
-    "gpu", "gpus", "gpu_count", "driver", "cuda", "torch", "vllm", "transformers", "libc", "container",
+    "prefixscope", "commit", "python", "system", "platform", "machine", "cpus", "cpu", "memory_gib", "memory_gb", "os",
+    "kernel", "gpu", "gpus", "gpu_count", "driver", "cuda", "torch", "vllm", "transformers", "libc", "container",
 }  # fmt: skip
 _MANIFEST = {"schema_version", "run_id", "created_at", "prefixscope_version"}
 _STAGE = {"status", "started_at", "finished_at", "seconds", "error", "note"}
@@ -147,11 +147,12 @@ def manifest(run: Mapping[str, Any], *, say: Clean = clean) -> dict[str, Any]:
             say(name): _picked(stage, _STAGE, say) | {"parameters": _picked(given, _PARAMETERS, say)}
             for name, stage in stages.items()
             if isinstance(stage, Mapping)
-            for given in [stage.get("parameters") if isinstance(stage.get("parameters"), Mapping) else {}]
+            for given in [_mapping(stage, "parameters")]
         }
     out["servers"] = [
-        _picked(server, _SERVER, say) | {"setting": _picked(server.get("setting") or {}, _SETTING, say)}
+        _picked(server, _SERVER, say) | {"setting": _picked(setting, _SETTING, say)}
         for server in _items(run, "servers")
+        for setting in [_mapping(server, "setting")]
     ]
     for name, keys in (
         ("facts", ("name", "value", "source")),
@@ -196,6 +197,11 @@ def _short_path(match: re.Match[str]) -> str:
 def _short_url(match: re.Match[str]) -> str:
     host = match.group(2)
     return match.group(1) + (host if host in _HERE else "host")
+
+
+def _mapping(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = value.get(name)
+    return found if isinstance(found, Mapping) else {}
 
 
 def _items(run: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:

@@ -139,7 +139,7 @@ def _share_trace(source: Path, to: Path, say: redact.Clean) -> Iterator[str]:
             if unread:
                 yield f"trace, unreadable: {file.name}: {unread:,} lines are cut off or no events, and were left out"
             if newer:
-                yield f"trace, newer_schema: {file.name}: {newer:,} lines of a newer schema left out; update prefixscope"
+                yield f"trace, newer_schema: {file.name}: {newer:,} lines of a newer schema left out; update"
         with (to / TRACE).open("w", encoding="utf-8") as out:
             out.writelines(headers)
             rest.seek(0)

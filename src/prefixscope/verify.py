@@ -25,7 +25,8 @@ from prefixscope.report import FORMAT, HEADERS, render_shared
 MOST_PAGE_BYTES = 64 * 2**20
 _TOOLS = ("prefixscope", "altair", "vl-convert")
 _NEEDS_TRACE = re.compile(
-    r"blocks: |environment: table “What each of|figure blocks|warnings: |(?:data: )?(?:blocks\.csv|cases\.json|trace)"
+    r"blocks: |environment: (?:caption|heading|paragraph|table “What each of)|figure blocks|warnings: "
+    r"|(?:data: )?(?:blocks\.csv|cases\.json|trace)"
 )
 """What is told from the lookups of a trace; of a run with rows the verdict is not."""
 

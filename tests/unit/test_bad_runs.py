@@ -1,4 +1,4 @@
-"""Runs that something is wrong with: a report that says so, or a clear error; never a traceback, never a wrong number."""
+"""Runs that something is wrong with: a report that says so, or a clear error, never a traceback."""
 
 from __future__ import annotations
 
@@ -163,14 +163,14 @@ def many_rows(count: int, *, lengths: int) -> Rows:
     return rows
 
 
-@pytest.mark.parametrize("lengths", [40, 50_000])
-def test_a_huge_run_is_capped(tmp_path: Path, lengths: int) -> None:
+def test_a_huge_run_is_capped(tmp_path: Path) -> None:
     """100,000 rows give a page under 2.5 MB within a minute of processor time; what was left out is said."""
     run = make_run(tmp_path / "run", stages=())
-    text = "".join(json.dumps(row) + "\n" for row in many_rows(100_000, lengths=lengths))
+    text = "".join(json.dumps(row) + "\n" for row in many_rows(100_000, lengths=50_000))
     (run / "raw" / "baseline.jsonl").write_text(text)
     started = time.process_time()
     page = render_html(run)
     assert time.process_time() - started < 60
     assert len(page.encode()) < 2_500_000
     assert "every raw row (100,000), too many to embed: left in the run directory" in page
+    assert "50,000 prompt lengths were measured; figures and tables show 60 of them" in page

@@ -124,7 +124,7 @@ def test_a_serve_command_shows_its_interpreter(managed: Target) -> None:
 
 
 def test_collect_env_is_asked_once_and_shown(managed: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine's Python is asked once, without this process's secrets; the report shows its lines with their source."""
+    """The engine's Python is asked once, without our secrets; the report shows its lines and their source."""
     monkeypatch.setenv("MY_KEY", "a-key-that-is-long-enough")
     run = Run.create(tmp_path / "run", target=managed.to_json(), parameters={})
     collect_env.keep(run, managed)

@@ -77,6 +77,6 @@ def add(commands: Commands) -> None:
     report.add_argument(
         "--verify",
         metavar="FILE",
-        help="make a report again from the rows that it embeds, and say what differs (exit 0 agrees, 1 differs, 2 can't)",
+        help="make a report again from the rows it embeds and say what differs (exit 0 agrees, 1 differs, 2 can't)",
     )
     report.set_defaults(call=_report)

@@ -90,7 +90,7 @@ def of_kind(run_dir: Path, kind: str) -> Rows:
 
 
 def trace_headers(run_dir: Path, folder: str = "trace") -> Rows:
-    """The header event of every traced engine: its groups, blocks, interval. Of a file only its first lines are read."""
+    """The header event of every traced engine: its groups, blocks, interval. Only a file's first lines are read."""
     found: Rows = []
     for path in sorted((run_dir / folder).glob("*.jsonl")):
         with path.open(encoding="utf-8", errors="replace") as lines:

@@ -80,7 +80,9 @@ def warnings(material: Material) -> Section:
         rows.append(("", "several-releases", said, "investigate each release in a run of its own"))
     measured, shown = (frame["tokens"].nunique() for frame in (material.sent, material.hits))
     if shown < measured:
-        said = f"{number(measured)} prompt lengths were measured; figures and tables show {shown} of them, spread evenly."
+        said = (
+            f"{number(measured)} prompt lengths were measured; figures and tables show {shown} of them, spread evenly."
+        )
         rows.append(("", "not-all-shown", said, "nothing to do: the verdict rests on all of them"))
     rows += [
         ("", "unreadable-rows", problem, "nothing to do: everything else was read") for problem in material.problems
