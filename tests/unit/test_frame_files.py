@@ -113,4 +113,4 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, runs: list[Path])
     """Where the folder can't be made the error names it and the option."""
     (tmp_path / "file").write_text("")
     with pytest.raises(ReportError, match="--csv DIR"):
-        notes.write_csv(runs[1], tmp_path / "file" / "csv")
+        notes.write_csv(runs[3], tmp_path / "file" / "csv")

@@ -26,8 +26,9 @@ SAMPLE = Path(__file__).parents[2] / "data" / "sample" / "run"
 TRACE = Path(__file__).parents[1] / "data" / "trace-incident.jsonl"
 HOSTILE = (
     "</details><script>alert(1)</script> <img src=x onerror=alert(2)> ```\n````text\n# h @vllm-project/maintainers "
-    "#123 GH-7 vllm-project/vllm#9 a@b.example [x](http://evil.example) ![i](http://evil.example/i.png) www.evil.example "
-    "https://evil.example `tick` |cell| $math$ ~~s~~ <!-- c --> &lt;b&gt; **bold** _em_ <details> vllm#123"
+    "#123 GH-7 vllm-project/vllm#9 a@b.example [x](http://evil.example) ![i](http://evil.example/i) "
+    "www.evil.example https://evil.example `tick` |cell| $math$ ~~s~~ <!-- c --> &lt;b&gt; **bold** _em_ <details> "
+    "vllm#123"
 )
 
 
@@ -156,24 +157,26 @@ def test_a_default_run_fits_whole(report: str) -> None:
     assert "Cut to fit" not in report
 
 
-@pytest.mark.parametrize("most", [MOST_CHARACTERS, 30_000, 18_000])
-def test_a_huge_run_is_cut_with_a_note(tmp_path: Path, most: int) -> None:
-    """Hundreds of servers and configurations stay below the limit; what is cut says so, and no part is left open."""
+def test_a_huge_run_is_cut_with_a_note(tmp_path: Path) -> None:
+    """Hundreds of servers and dozens of configurations stay below any limit; what is cut or left out says so."""
     folder = make_run(tmp_path / "run")
     manifest = json.loads((folder / "run.json").read_text())
     manifest["servers"] = [{**one, "id": f"s{n}", "command": one["command"] + " --x y" * 200}
-                           for n in range(40) for one in manifest["servers"]]  # fmt: skip
+                           for n in range(20) for one in manifest["servers"]]  # fmt: skip
     (folder / "run.json").write_text(json.dumps(manifest))
     rows = [json.loads(line) for line in (folder / "raw" / "baseline.jsonl").read_text().splitlines()]
-    more = [{**one, "cell": f"{one['cell']}{n}", "setting": {**one["setting"], "label": f"{'MTP ' * 20}{n}", "id": str(n)}}
-            for n in range(60) for one in rows[:40]]  # fmt: skip
+    named = [{"label": f"{'MTP ' * 20}{n}", "id": str(n)} for n in range(30)]
+    more = [{**one, "cell": f"{one['cell']}{name['id']}", "setting": {**one["setting"], **name}}
+            for name in named for one in rows[24:30]]  # fmt: skip
     (folder / "raw" / "baseline.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows + more))
-    text = issue(account(folder), most=most)
-    assert len(text) <= most
-    assert re.search(r"Cut to fit: [\d,]+ lines? more\.", text)
-    assert text.count("<details>") == text.count("</details>")
-    assert "### Before submitting a new issue..." in text
-    assert is_inert(text).tags.count("details") == text.count("<details>")
+    told = account(folder)
+    for most, said in ((MOST_CHARACTERS, r"Cut to fit: [\d,]+ lines? more\."), (11_000, r"Left out to fit: ")):
+        text = issue(told, most=most)
+        assert len(text) <= most
+        assert re.search(said, text)
+        assert text.count("<details>") == text.count("</details>")
+        assert "### Before submitting a new issue..." in text
+        assert is_inert(text).tags.count("details") == text.count("<details>")
 
 
 def test_a_part_is_cut_at_a_line_and_says_how_much_is_left_out() -> None:

@@ -29,10 +29,11 @@ COLUMNS: Mapping[str, Meaning] = {
     "cell": Meaning("identity of setting, prompt and send: what is measured once is not measured again", null=_OLD),
     "attempt": Meaning("which start of the run sent it", null=_OLD),
     "at": Meaning("when it was sent", unit="UTC", null=_OLD),
-    "request_id": Meaning("our request id, which the trace holds too", null="nothing was sent, or no one lookup is meant"),
+    "request_id": Meaning(
+        "our request id, which the trace holds too", null="nothing was sent, or no one lookup is meant"
+    ),
     "status": Meaning("ok, failed or void; for a span of time how it ended", null="it has no outcome of its own"),
     "error": Meaning("what went wrong, shortened", null="nothing did"),
-    "attempts": Meaning("how often it was tried"),
     # settings
     "setting": Meaning("how the server was started"),
     "setting_id": Meaning("identity of that setting"),
@@ -52,7 +53,7 @@ COLUMNS: Mapping[str, Meaning] = {
     # prompts and sends
     "prompt": Meaning("name of the prompt; its text is nowhere in the run", null=_OLD),
     "tokens": Meaning("prompt length asked for; of a follow-up, of its first message", unit="tokens", null=_FAILED),
-    "send": Meaning("cold, repeat, control, new_ending or follow_up"),
+    "send": Meaning("cold, repeat, control, new_ending or follow_up", null=_OLD),
     "index": Meaning("how many times this prompt had been sent, this one included", null=_OLD),
     "send_label": Meaning("what a reader calls the send"),
     "prompt_tokens": Meaning("prompt length as the server counted it", unit="tokens", null=_FAILED),
@@ -64,7 +65,9 @@ COLUMNS: Mapping[str, Meaning] = {
     "completion_tokens": Meaning("length of the answer", unit="tokens", null=_FAILED),
     "first_token_ms": Meaning("time to first token", unit="ms", null="not measured"),
     "overlapped": Meaning("another server was starting meanwhile: the time does not compare", null=_OLD),
-    "metrics_queries": Meaning("prompt tokens by the server's counters, around the call", unit="tokens", null="not read"),
+    "metrics_queries": Meaning(
+        "prompt tokens by the server's counters, around the call", unit="tokens", null="not read"
+    ),
     "metrics_hits": Meaning("cached tokens by the server's counters, around the call", unit="tokens", null="not read"),
     "metrics_agree": Meaning("counters and answer give the same hit", null="either is missing"),
     "verdict": Meaning(
@@ -97,10 +100,14 @@ COLUMNS: Mapping[str, Meaning] = {
     # answers
     "document": Meaning("which document was asked about"),
     "pair": Meaning("which two answers were compared"),
-    "identical": Meaning("they are equal", null="not compared: the warm answer took nothing from the cache, or one failed"),
+    "identical": Meaning(
+        "they are equal", null="not compared: the warm answer took nothing from the cache, or one failed"
+    ),
     "by": Meaning("token ids, or text where the server gives none", null="not compared"),
     "first_difference": Meaning("place of the first difference", unit="tokens or characters", null="they are equal"),
-    "margin": Meaning("log-probability of the best token minus the second there", unit="nats", null="equal, or not known"),
+    "margin": Meaning(
+        "log-probability of the best token minus the second there", unit="nats", null="equal, or not known"
+    ),
     "class": Meaning("identical, whitespace, markup, words or void", null="not compared"),
     "answer_tokens": Meaning("length of the answer by its ids", unit="tokens", null="the server gave no ids"),
     "distinct_tokens": Meaning("different tokens in it", unit="count", null="the server gave no ids"),
@@ -121,7 +128,9 @@ COLUMNS: Mapping[str, Meaning] = {
     "seconds": Meaning("wall time", unit="s", null="it has not ended"),
     "step_ms": Meaning("median time between chunks", unit="ms", null="fewer than two chunks"),
     "step_p90_ms": Meaning("its 90th percentile", unit="ms", null="fewer than two chunks"),
-    "tokens_per_s": Meaning("tokens by usage after the first chunk, a second", unit="1/s", null="no usage, or one chunk"),
+    "tokens_per_s": Meaning(
+        "tokens by usage after the first chunk, a second", unit="1/s", null="no usage, or one chunk"
+    ),
     "chunks_per_s": Meaning("the same with chunks for tokens", unit="1/s", null="fewer than two chunks"),
     "drafts": Meaning("verified steps", unit="count", null="nobody reports them; 0 is nothing drafted"),
     "drafted": Meaning("drafted tokens", unit="tokens", null="nobody reports them"),
@@ -148,7 +157,9 @@ COLUMNS: Mapping[str, Meaning] = {
     "pairs": Meaning("paired prompts behind it", unit="count", null="none"),
     # traces
     "hit_tokens": Meaning("hit length by the lookup", unit="tokens", null="a stretch of time has no one value"),
-    "candidate_tokens": Meaning("length that the limiting groups could not back", unit="tokens", null="nothing limited it"),
+    "candidate_tokens": Meaning(
+        "length that the limiting groups could not back", unit="tokens", null="nothing limited it"
+    ),
     "group": Meaning("the group as people read it"),
     "kind": Meaning("kind of the group: full, sliding, mamba or chunked"),
     "limiting": Meaning("the group ended the hit"),
@@ -168,7 +179,9 @@ COLUMNS: Mapping[str, Meaning] = {
     "stop_s": Meaning("end, from the first lookup on", unit="s"),
     "lookups": Meaning("lookups behind the row", unit="count"),
     "misses": Meaning("of them that could have hit and did not", unit="count"),
-    "missed_tokens": Meaning("tokens that could have hit and did not", unit="tokens", null="a stretch has no one value"),
+    "missed_tokens": Meaning(
+        "tokens that could have hit and did not", unit="tokens", null="a stretch has no one value"
+    ),
     "evicted_blocks": Meaning("blocks that left the cache, over all groups", unit="blocks"),
     "resets": Meaning("how often the cache was emptied", unit="count"),
     "cause": Meaning("what the cause is called"),
@@ -198,7 +211,9 @@ IN_FRAME: Mapping[tuple[str, str], Meaning] = {
     ("lookups", "start_s"): Meaning("when it was asked, from the first lookup on", unit="s"),
     ("lookups", "stop_s"): Meaning("the same; of a stretch of time its end", unit="s"),
     ("lookups", "kind"): Meaning("hit, miss or nothing to hit", null="a stretch of time has no one kind"),
-    ("lookups", "share"): Meaning("hit over prompt tokens; of a stretch the median", unit="share", null="nothing to hit"),
+    ("lookups", "share"): Meaning(
+        "hit over prompt tokens; of a stretch the median", unit="share", null="nothing to hit"
+    ),
     ("lookups", "low"): Meaning("lower quartile of a stretch", unit="share", null="nothing to hit"),
     ("lookups", "high"): Meaning("upper quartile of a stretch", unit="share", null="nothing to hit"),
     ("lookups", "prompt_tokens"): Meaning("prompt length", unit="tokens", null="a stretch of time has no one value"),

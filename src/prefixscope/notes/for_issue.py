@@ -14,12 +14,15 @@ from prefixscope import page, redact
 from prefixscope.notes import cause, checking, context, remedy, ruled_out, symptom, upstream
 from prefixscope.notes.account import Account, account
 from prefixscope.notes.incident import told_row, topics
-from prefixscope.notes.markdown import Markdown, bullets, fence, folded, render
+from prefixscope.notes.markdown import Markdown, bullets, fence, folded, inert, render
 from prefixscope.quantities import count
 
 NAME = "issue.md"
 MOST_CHARACTERS = 60_000
 """Below GitHub's own limit of 65,536, so that a person can still add to it."""
+
+LEFT_OUT = 800
+"""Characters kept for saying what did not fit."""
 
 _REPORT = "The run's report has all of it."
 
@@ -81,14 +84,18 @@ def issue(told: Account, *, most: int = MOST_CHARACTERS) -> str:
     )
     # What names the fault comes first and is bounded by itself; the folded parts share what it leaves, in this order.
     bare = len(_text(told, Markdown(""), ()))
-    room = max(most - bare - 200, 0)
+    room = max(most - bare - LEFT_OUT, 0)
     first = environment.within(room // 3)
     room -= len(first)
     made: list[Markdown] = []
+    left: list[str] = []
     for part in _parts(told):
         shown = part.within(room - 2)
         made += [shown] if shown else []
-        room -= len(shown) + 2
+        left += [] if shown else [part.summary]
+        room -= len(shown) + 2 if shown else 0
+    if left:
+        made.append(inert(f"Left out to fit: {'; '.join(left)}"[: LEFT_OUT - 100] + f". {_REPORT}"))
     return _text(told, first, made)
 
 

@@ -72,7 +72,7 @@ def write_csv(run_dir: Path | str, folder: Path | str) -> list[Path]:
     except OSError as error:
         raise ReportError(
             f"the folder {folder} can't be made: {error.strerror}",
-            remedy="name a folder in a writable place: --csv DIR",
+            remedy="name a folder to write to: --csv DIR",
         ) from error
     tables = {name: _safe(made(told.run_dir, told.material, told.trace)) for name, (_, made) in FRAMES.items()}
     paths = [page.write(one.to_csv(index=False), folder / f"{name}.csv") for name, one in tables.items()]
@@ -83,9 +83,9 @@ def columns_text(tables: dict[str, pd.DataFrame]) -> str:
     """What the files hold: frame by frame, column by column."""
     parts = [
         "# Columns",
-        "One CSV file for each frame of a prefixscope run: UTF-8, comma, a header line. An empty cell is null, and null "
-        "is not zero: the last column says what it means. Times are UTC. A text that a spreadsheet would take for a "
-        "formula begins with `'`.",
+        "One CSV file for each frame of a prefixscope run: UTF-8, comma, a header line. An empty cell is null and "
+        "null is not zero: the last column says what it means. Times are UTC. Text that a spreadsheet would take for "
+        "a formula begins with `'`.",
     ]
     for name, one in tables.items():
         about = (getdoc(FRAMES[name][0]) or "").splitlines()[0].replace("``", "`")

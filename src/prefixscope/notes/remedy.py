@@ -24,7 +24,7 @@ def sentence(told: Account) -> str:
     if not told.faulty:
         return ""
     own = "" if told.diagnosis is None else told.diagnosis.remedy
-    return told.verdict.remedy or own
+    return told.verdict.remedy or own or "No remedy was measured, and no cause was traced that would name one."
 
 
 def price(told: Account) -> str:
@@ -105,7 +105,9 @@ def intervals(told: Account) -> tuple[Markdown, str] | None:
 
 
 def rule(told: Account) -> str:
-    """What the flag does, on this server."""
+    """What the flag does, on this server; empty where the remedy is another one."""
+    if INTERVAL_FLAG not in sentence(told):
+        return ""
     block = told.main.header.scheduler_block if told.main is not None else None
     here = f", {block:,} here" if block else ""
     sparse = _kinds(told) or "sliding-window and Mamba"

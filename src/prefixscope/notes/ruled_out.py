@@ -18,7 +18,10 @@ _STAGES = {
     "equality": "whether warm answers equal cold ones",
     "speculation": "what the drafter gains and loses",
 }
-_OPEN = {"failed": "failed", "partial": "is not complete", "interrupted": "was interrupted", "running": "has not ended"}
+_OPEN = {
+    "failed": "failed", "partial": "is not complete", "interrupted": "was interrupted", "running": "has not ended",
+    "left out": "was left out", "skipped": "was skipped",
+}  # fmt: skip
 
 
 def ruled_out(told: Account) -> list[str]:
@@ -45,7 +48,7 @@ def _suspicions(told: Account) -> Iterator[str]:
         yield (
             f"Somebody else's cache: another text of the same length hits {number(worst)} tokens at most."
             if worst
-            else "Somebody else's cache: another text of the same length hits nothing, so what hits is the prompt's own."
+            else "Somebody else's cache: another text of the same length hits nothing, so hits are its own."
         )
     compared = sent["metrics_agree"].dropna()
     if len(compared):
@@ -53,15 +56,19 @@ def _suspicions(told: Account) -> Iterator[str]:
             f"A wrong count: the server's own counters (/metrics) give the hit of the answer's usage in "
             f"{int(compared.sum()):,} of {count(len(compared), 'request')}."
         )
-    if len(sent) and told.trace.lookups:
-        evicted = sum(one.blocks for one in told.trace.evictions)
-        yield (
-            f"Eviction: {count(evicted, 'block')} left the cache during the run; none of them is among the missing ones."
-            if evicted and told.main is not None and not any(view.evicted for view in told.main.groups)
-            else ""
-            if evicted
-            else "Eviction: no block left the cache during the run."
-        )
+    yield _eviction(told)
+
+
+def _eviction(told: Account) -> str:
+    """Whether blocks that are missing had been evicted; empty where the trace does not clear the suspicion."""
+    if not len(told.material.sent) or not told.trace.lookups:
+        return ""
+    evicted = sum(one.blocks for one in told.trace.evictions)
+    if not evicted:
+        return "Eviction: no block left the cache during the run."
+    if told.main is None or any(view.evicted for view in told.main.groups):
+        return ""
+    return f"Eviction: {count(evicted, 'block')} left the cache during the run; none is among those missing."
 
 
 def still_open(told: Account) -> list[str]:
@@ -78,7 +85,7 @@ def _questions(told: Account) -> Iterator[str]:
         status = state.get("status") if isinstance(state, Mapping) else None
         if status == "done":
             continue
-        why = _OPEN.get(str(status), "was left out" if status else "has not run")
+        why = _OPEN.get(str(status), "has not run")
         reason = redact.clean(state.get("note") or state.get("error") or "") if isinstance(state, Mapping) else ""
         reason = f": {reason.splitlines()[0]}" if reason else ""
         yield f"Not measured: {what}. Stage {stage} {why}{reason} (`{command(stage)}`)."

@@ -14,7 +14,7 @@ from prefixscope.notes.markdown import Markdown, table
 from prefixscope.quantities import count, number
 from prefixscope.sections.hits import configurations
 
-MOST_ROWS = 24
+MOST_ROWS, MOST_NAMES = 24, 4
 _SENDS = ("send 1 (cold)", "send 2", "send 3", "new ending", "follow-up turn")
 
 
@@ -82,7 +82,7 @@ def adapter(told: Account) -> str:
     if not len(both) or bool(row["lora"] if not pd.isna(row["lora"]) else False):
         return ""
     apart = both[both["cached_tokens"] != both["cached_tokens_base"]]
-    names = listing([str(name) for name in both["config"].drop_duplicates()])
+    names = _names(both["config"])
     if not len(apart):
         return (
             f"A LoRA adapter makes no difference: {names} hit the same as {row['config']} on the second send at "
@@ -162,14 +162,26 @@ def new_ending(told: Account) -> str:
 
 
 def follow_up(told: Account, config: str | None) -> str:
-    """What the next turn of the same conversation hits, over all lengths."""
+    """What the next turn of a conversation hits at a configuration's drafter and interval, with the adapter or not."""
+    mine = told.second(config) if config else told.material.hits.head(0)
     rows = told.material.hits
-    rows = rows[(rows["send"] == "follow_up") & rows["cached_tokens"].notna() & (rows["config"] == config)]
+    rows = rows[(rows["send"] == "follow_up") & rows["cached_tokens"].notna()]
+    if not len(mine) or not len(rows):
+        return ""
+    one = mine.iloc[-1]
+    same = rows["drafter"].eq(one["drafter"]) & rows["interval_order"].eq(one["interval_order"])
+    rows = rows[same.fillna(False)]
     if not len(rows):
         return ""
-    row = rows.sort_values("tokens", kind="stable").iloc[-1]
+    longest = rows[rows["tokens"] == rows["tokens"].max()]
+    low, high = longest["cached_tokens"].min(), longest["cached_tokens"].max()
     return (
-        f"Follow-up turns with {config} hit {number(row['cached_tokens'])} of {number(row['prompt_tokens'])} tokens"
-        + (" at the longest prompt" if len(rows) > 1 else "")
-        + "."
+        f"The next turn of a conversation of {number(longest['tokens'].iloc[0])} tokens then hits "
+        f"{number(low) if low == high else f'{number(low)} to {number(high)}'} of "
+        f"{number(longest['prompt_tokens'].median())} tokens, with {_names(longest['config'])}."
     )
+
+
+def _names(configs: pd.Series[Any]) -> str:
+    names = [str(name) for name in configs.drop_duplicates()]
+    return listing([*names[:MOST_NAMES], *([f"{len(names) - MOST_NAMES:,} more"] if len(names) > MOST_NAMES else [])])
