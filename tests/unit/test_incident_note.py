@@ -253,6 +253,7 @@ def test_a_server_that_reuses_has_no_workaround(tmp_path: Path) -> None:
         row(cached_tokens=3904, index=3, request_id="ps-2"),
     )
     assert "repeated prompts hit the prefix cache" in told.splitlines()[0]
+    assert "\n## What was measured\n" in told
     assert "## Why hits are as long as they are" in told
     assert "Workaround" not in told
     assert "Nothing to wait for: this run found no fault." in told

@@ -25,6 +25,7 @@ _SPECIAL = re.compile(r"[\\`*\[\]<>|~$]|(?<!\w)_|_(?!\w)|!(?=\[)")
 _ALIVE = re.compile(r"(?<=@)(?=\w)|(?<=#)(?=\d)|(?<=GH)(?=-\d)|(?<=www)(?=\.)|(?<=:)(?=//)", re.IGNORECASE)
 _STARTS = re.compile(r"^(?:([+-](?=\s|$)|#(?=#*(?:\s|$))|[-=](?=[-=\s]*$))|(\d+)([.)](?=\s|$)))")
 """A paragraph's beginning that would make it a list, a heading or a rule."""
+_SAFE = re.compile(r"[\w@%+=:,./…-]+")
 _REFERENCE = re.compile(r"\b[A-Za-z][\w-]*#\d+\b")
 
 
@@ -132,7 +133,12 @@ def command_lines(command: str) -> str:
         if word.startswith("--") and lines[-1]:
             lines.append([])
         lines[-1].append(word)
-    return " \\\n  ".join(shlex.join(line) for line in lines)
+    return " \\\n  ".join(" ".join(map(_quoted, line)) for line in lines)
+
+
+def _quoted(word: str) -> str:
+    # As shlex.quote does, but a folder that was shortened to … needs no quotes to be read.
+    return word if _SAFE.fullmatch(word) else shlex.quote(word)
 
 
 def without_variables(command: str) -> tuple[list[str], str]:

@@ -43,7 +43,8 @@ def title(told: Account) -> str:
 def hits(told: Account, *, most: int = MOST_ROWS, longest: bool = False) -> tuple[Markdown, str] | None:
     """Cached tokens by configuration, prompt length and send, and a note on rows left out; None without any."""
     rows = told.material.hits
-    rows = rows[rows["config"].isin(configurations(told.material)) & rows["send_label"].isin(_SENDS)]
+    names = configurations(told.material) or list(rows["config"])  # of a sweep alone its own
+    rows = rows[rows["config"].isin(names) & rows["send_label"].isin(_SENDS)]
     if not len(rows):
         return None
     note = ""
