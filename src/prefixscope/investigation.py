@@ -116,7 +116,9 @@ class Investigation:
         server = self.pool.acquire(
             setting,
             self._factory(setting),
-            progress=lambda seconds, line: stage.progress.say(f"starting {setting.label}, {seconds:.0f} s: {line}"),
+            progress=lambda seconds, line: stage.progress.say(
+                f"starting {setting.label}, {seconds:.0f} s{line and f': {line}'}"
+            ),
         )
         stage.spent(f"waiting for {setting.label} to start", time.monotonic() - started)
         self._note_server(server)

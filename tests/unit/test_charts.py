@@ -12,6 +12,7 @@ import pytest
 from data.make_run import make_run
 
 from prefixscope import charts, display, frames, trade
+from prefixscope.charts.titles import listing
 from prefixscope.material import Material, gather
 from prefixscope.speculation import Mix
 
@@ -178,3 +179,9 @@ def test_void_comparisons_are_no_differences() -> None:
     row = {"document": "document 1", "model": "m", "pair": "cold-warm", "identical": None, "class": "void"}
     chart = charts.equality_matrix(pd.DataFrame([row]))
     assert display.title_of(chart).startswith("No warm answer could be compared")
+
+
+def test_names_with_commas_are_told_apart() -> None:
+    """A list of configurations whose names have commas is separated by semicolons."""
+    assert listing(["no MTP", "MTP", "MTP + LoRA"]) == "no MTP, MTP and MTP + LoRA"
+    assert listing(["MTP", "MTP, interval 2,048"]) == "MTP; and MTP, interval 2,048"

@@ -108,9 +108,9 @@ def test_what_a_server_leaves_out_gives_no_rate(write: Write, changes: dict[str,
 
 
 def test_shapes_keep_their_percentiles(write: Write) -> None:
-    """One row per arm and shape, with median, 10th and 90th percentile over its four requests."""
+    """One row per shape and arm, A before B, with median, 10th and 90th percentile over its four requests."""
     table = frames.by_shape(frames.generations(write(speculation_rows())))
-    assert len(table) == 2 * len(ACCEPTED)
+    assert list(zip(table["shape"], table["arm"], strict=True)) == [(one, arm) for one in ACCEPTED for arm in "AB"]
     row = table[(table["arm"] == "A") & (table["shape"] == "XML")].iloc[0]
     assert row["requests"] == 4
     assert row["tokens_per_s_p10"] < row["tokens_per_s"] < row["tokens_per_s_p90"]
