@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import jinja2
 import vl_convert
 from markupsafe import Markup, escape
 
+from prefixscope import leaks
 from prefixscope.display import themed
 from prefixscope.errors import ReportError
 from prefixscope.quantities import number
@@ -31,6 +33,9 @@ FLAG = re.compile(r"`([^`\n]+)`|(?<![\w-])(--[a-z][a-z-]+(?: (?:[\d,]+|None)(?![
 
 PLAIN_BYTES, MOST_BYTES = 250_000, 600_000
 """A download up to the first is embedded as it is, up to the second compressed, above it only named."""
+
+MOST_FIGURE_BYTES = 150_000
+"""Of one figure's specification, its data included; a drawing without scripts is about as large."""
 
 MOST_ROWS = 400
 """Rows of one table, where the data to download holds the others."""
@@ -76,8 +81,9 @@ def write(text: str, target: Path) -> Path:
     Raises
     ------
     ReportError
-        where the file can't be written.
+        where it holds the value of a secret-looking variable, or the file can't be written.
     """
+    leaks.refuse(text, target.name)
     try:
         partial = target.with_name(f".{target.name}.tmp")
         try:
@@ -109,25 +115,44 @@ class Download:
     note: str
 
 
-def download(name: str, what: str, text: str) -> Download:
-    """The text as a link that needs no network."""
+def download(name: str, what: str, text: str, *, always: bool = False) -> Download:
+    """The text as a link that needs no network; ``always`` embeds it whatever its size."""
     data, kind = text.encode(), "application/json" if name.endswith("json") else "text/plain"
+    # Of what is in it, not of how it is packed: that depends on the compressor's version.
+    note = f"{number(max(round(len(data) / 1024), 1))} KiB, sha256 {hashlib.sha256(data).hexdigest()[:16]}…"
     if len(data) > PLAIN_BYTES:
         # A fixed time stamp: equal rows give equal bytes.
         data, kind, name = gzip.compress(data, 9, mtime=0), "application/gzip", f"{name}.gz"
-    if len(data) > MOST_BYTES:
-        return Download(
-            name=name, what=what, href="", note=f"{number(len(data) / 2**20)} MiB compressed: left in the run directory"
-        )
+    if len(data) > MOST_BYTES and not always:
+        size = number(len(data) / 2**20)
+        return Download(name=name.removesuffix(".gz"), what=what, href="",
+                        note=f"{size} MiB compressed: left in the run directory")  # fmt: skip
     href = f"data:{kind};base64,{base64.b64encode(data).decode()}"
-    return Download(name=name, what=what, href=href, note=f"{number(max(round(len(data) / 1024), 1))} KiB")
+    return Download(name=name, what=what, href=href, note=note)
+
+
+@lru_cache(maxsize=1)
+def fonts() -> str:
+    """Which fonts figures are measured in here, as a digest: other fonts give the same figure another layout."""
+    spec = {
+        "data": {"values": [{"name": "0123456789 Hit lengths of MTP, 1,024 tokens"}]},
+        "mark": {"type": "bar"},
+        "encoding": {"y": {"field": "name", "type": "nominal"}},
+        "config": vega_config(),
+    }
+    return hashlib.sha256(str(vl_convert.vegalite_to_svg(spec)).encode()).hexdigest()[:12]
+
+
+def draw(name: str, chart: Any) -> Drawn | None:
+    """The figure ready for the page; None where it has too many marks for one."""
+    spec = themed(chart)
+    return Drawn(name, spec) if len(script_json(spec)) <= MOST_FIGURE_BYTES else None
 
 
 class Drawn:
     """A figure ready for the page: title as text, a specification for Vega, an SVG for readers without scripts."""
 
-    def __init__(self, name: str, chart: Any) -> None:
-        spec = themed(chart)
+    def __init__(self, name: str, spec: dict[str, Any]) -> None:
         title = spec.pop("title", {})
         self.id = name
         self.title = _joined(title.get("text"))

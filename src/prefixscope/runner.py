@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from prefixscope import asked, engine, notebooks, preflight
+from prefixscope import asked, collect_env, engine, notebooks, preflight
 from prefixscope.client import Client
 from prefixscope.errors import NotebookError, PrefixscopeError, RunError
 from prefixscope.investigation import Investigation, free_space_warning
@@ -203,10 +203,11 @@ def plan(target: Target, *, quick: bool, only: Sequence[str], assignments: Seque
     return Plan(target, tuple(stages), {s: v for s, v in parameters.items() if s in stages}, left_out, quick)
 
 
-def run(target: Target, plan: Plan, *, out: str | None, resume: bool, screen: Screen) -> Result:
+def run(target: Target, plan: Plan, *, out: str | None, resume: bool, screen: Screen, collect: bool = True) -> Result:
     """Carry out a plan.
 
     A stage that fails does not stop the others; the report is rendered in any case, and the servers are stopped.
+    ``collect`` asks the engine's Python for vLLM's ``collect-env`` once nothing is measured any more.
 
     Raises
     ------
@@ -238,6 +239,8 @@ def run(target: Target, plan: Plan, *, out: str | None, resume: bool, screen: Sc
                 if failed and stage != "report" and not directory.answered():
                     screen.line(f"  {stage:9} left out: no server of this run has answered")
                     continue
+                if stage == "report" and collect and plan.asks:
+                    collect_env.keep(directory, target)
                 if not run_stage(directory, stage, plan.parameters.get(stage, {}), resume=resume, screen=screen):
                     failed.append(stage)
         except KeyboardInterrupt:

@@ -24,7 +24,7 @@ from prefixscope.frames.outputs import answers, comparisons, equality
 from prefixscope.frames.predicted import predicted, predicted_cases, predicted_versions
 from prefixscope.frames.pressed import TIE, pressed
 from prefixscope.frames.requests import repeats, send_label, sends, worst
-from prefixscope.frames.rows import doubts, load_run, read_rows, trace_headers
+from prefixscope.frames.rows import doubts, forget, load_run, read_rows, trace_headers
 from prefixscope.frames.served import facts
 from prefixscope.frames.summaries import agreement, crosscheck, hits, interval_totals, latency, predicted_sweep, sweep
 from prefixscope.frames.traced import causes, lookups_over_time, stores
@@ -44,6 +44,7 @@ __all__ = [
     "equality",
     "evictions_over_time",
     "facts",
+    "forget",
     "generations",
     "group_label",
     "groups",

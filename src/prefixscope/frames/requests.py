@@ -22,7 +22,8 @@ SEND_COLUMNS = {
     "predicted_tokens": INT, "predicted_by": TEXT, "predicted_agrees": BOOL,
 }  # fmt: skip
 
-_WORST = ("none", "short", "not reported", "inconclusive", "cannot hit", "reuses")
+WORST = ("none", "short", "not reported", "inconclusive", "cannot hit", "reuses")
+"""Verdicts of single sends, the one that describes a set of them first."""
 
 
 def sends(run_dir: Path) -> pd.DataFrame:
@@ -114,7 +115,7 @@ def send_label(send: str, index: int | None) -> str:
 def worst(verdicts: Iterable[Any]) -> str | None:
     """The verdict that describes a set of sends: one miss outweighs any number of hits."""
     found = {str(value) for value in verdicts if not pd.isna(value)}
-    return next((name for name in _WORST if name in found), None)
+    return next((name for name in WORST if name in found), None)
 
 
 def _send_verdict(row: Mapping[str, Any], block: int | None) -> str | None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from prefixscope import frames, geometry
+from prefixscope import frames, geometry, shared
 from prefixscope.diagnosis import Diagnosis, explain
 from prefixscope.errors import ReportError
 from prefixscope.material import Material, gather
@@ -63,16 +66,26 @@ class Account:
         return rows[rows["cached_tokens"].notna()].sort_values("tokens", kind="stable")
 
 
-def account(run_dir: Path) -> Account:
-    """Read a run directory, a half-finished one too.
+@contextmanager
+def shared_account(run_dir: Path) -> Iterator[Account]:
+    """The account of what may leave a run directory, and of nothing else; its folder is gone afterwards.
 
     Raises
     ------
     ReportError
-        where there is no such directory.
+        where there is no such directory, or its schema is another.
     """
     if not run_dir.is_dir():
         raise ReportError(f"{run_dir} is not a directory", remedy="prefixscope run -o DIR")
+    with tempfile.TemporaryDirectory(prefix="prefixscope-note-") as folder:
+        shared.share(run_dir, Path(folder))
+        frames.forget()  # a huge run is in memory once only
+        yield account(Path(folder))
+        frames.forget()
+
+
+def account(run_dir: Path) -> Account:
+    """Read a run directory, a half-finished one too."""
     material = gather(run_dir)
     if material.brought:
         trace = geometry.brought(run_dir) or Trace()

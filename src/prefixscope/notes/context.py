@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from prefixscope import frames, redact
+from prefixscope import collect_env, frames, redact
 from prefixscope.material import facts, label
 from prefixscope.notes.account import Account
 from prefixscope.notes.markdown import Markdown, command_lines, table, without_variables
@@ -161,9 +161,10 @@ def _command(text: Any) -> str:
 
 def environment(told: Account) -> str:
     """The machine and the engine in the shape of vLLM's own collect_env."""
-    parts: dict[str, list[tuple[str, str]]] = {"Machine": [], "vLLM": []}
+    titles = {"this machine": "Machine", collect_env.SOURCE: "python -m vllm.collect_env"}
+    parts: dict[str, list[tuple[str, str]]] = {**{title: [] for title in titles.values()}, "vLLM": []}
     for name, value, source in facts(told.material):
-        parts["Machine" if source == "this machine" else "vLLM"].append((name, value))
+        parts[titles.get(source, "vLLM")].append((name, value))
     lines: list[str] = []
     for title, values in parts.items():
         rule = "=" * 30

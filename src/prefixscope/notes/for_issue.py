@@ -12,7 +12,7 @@ from pathlib import Path
 
 from prefixscope import page, redact
 from prefixscope.notes import cause, checking, context, remedy, ruled_out, symptom, upstream
-from prefixscope.notes.account import Account, account
+from prefixscope.notes.account import Account, shared_account
 from prefixscope.notes.incident import told_row, topics
 from prefixscope.notes.markdown import Markdown, bullets, fence, folded, inert, render
 from prefixscope.quantities import count
@@ -71,10 +71,11 @@ def write_issue(run_dir: Path | str, *, out: Path | str | None = None) -> Path:
     Raises
     ------
     ReportError
-        where there is no such directory, or the file can't be written.
+        where there is no such directory, its schema is another, the file would hold a secret, or can't be written.
     """
-    told = account(Path(run_dir))
-    return page.write(issue(told), Path(out) if out is not None else Path(run_dir) / NAME)
+    with shared_account(Path(run_dir)) as told:
+        text = issue(told)
+    return page.write(text, Path(out) if out is not None else Path(run_dir) / NAME)
 
 
 def issue(told: Account, *, most: int = MOST_CHARACTERS) -> str:

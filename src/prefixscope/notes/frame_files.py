@@ -14,7 +14,7 @@ from prefixscope.errors import ReportError
 from prefixscope.frames.columns import TEXT
 from prefixscope.frames.meanings import meaning
 from prefixscope.material import Material, shareable
-from prefixscope.notes.account import account
+from prefixscope.notes.account import shared_account
 from prefixscope.notes.markdown import Markdown, code, table
 from prefixscope.quantities import count
 from prefixscope.trace import Trace
@@ -26,8 +26,8 @@ _ACTIVE = ("=", "+", "-", "@", "\t", "\r")
 _Made = Callable[[Path, Material, Trace], pd.DataFrame]
 FRAMES: dict[str, tuple[Callable[..., Any], _Made]] = {
     "sends": (frames.sends, lambda _, m, t: m.sent),
-    "hits": (frames.hits, lambda _, m, t: m.hits),
-    "latency": (frames.latency, lambda _, m, t: m.latency),
+    "hits": (frames.hits, lambda _, m, t: frames.hits(m.sent)),
+    "latency": (frames.latency, lambda _, m, t: frames.latency(m.sent)),
     "kept": (frames.kept, lambda _, m, t: m.kept),
     "sweep": (frames.sweep, lambda _, m, t: m.sweep),
     "agreement": (frames.agreement, lambda _, m, t: frames.agreement(m.sent)),
@@ -64,9 +64,11 @@ def write_csv(run_dir: Path | str, folder: Path | str) -> list[Path]:
     Raises
     ------
     ReportError
-        where there is no such directory, or a file can't be written.
+        where there is no such directory, its schema is another, a file would hold a secret, or can't be written.
     """
-    told, folder = account(Path(run_dir)), Path(folder)
+    folder = Path(folder)
+    with shared_account(Path(run_dir)) as told:
+        tables = {name: _safe(made(told.run_dir, told.material, told.trace)) for name, (_, made) in FRAMES.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -74,7 +76,6 @@ def write_csv(run_dir: Path | str, folder: Path | str) -> list[Path]:
             f"the folder {folder} can't be made: {error.strerror}",
             remedy="name a folder to write to: --csv DIR",
         ) from error
-    tables = {name: _safe(made(told.run_dir, told.material, told.trace)) for name, (_, made) in FRAMES.items()}
     paths = [page.write(one.to_csv(index=False), folder / f"{name}.csv") for name, one in tables.items()]
     return [*paths, page.write(columns_text(tables), folder / COLUMNS)]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from prefixscope import page, redact
 from prefixscope.notes import cause, checking, context, remedy, ruled_out, symptom, upstream
-from prefixscope.notes.account import Account, account
+from prefixscope.notes.account import Account, shared_account
 from prefixscope.notes.figures import pictures
 from prefixscope.notes.markdown import Markdown, bullets, code, fence, inert, render
 
@@ -24,14 +24,15 @@ def write_incident(run_dir: Path | str, *, out: Path | str | None = None) -> Pat
     Raises
     ------
     ReportError
-        where there is no such directory, or a file can't be written.
+        where there is no such directory, its schema is another, a file would hold a secret, or can't be written.
     """
-    told = account(Path(run_dir))
     target = Path(out) if out is not None else Path(run_dir) / NAME
-    drawn = pictures(told, target.stem)
+    with shared_account(Path(run_dir)) as told:
+        drawn = pictures(told, target.stem)
+        text = render("incident.md.j2", figures=drawn, **values(told))
     for picture in drawn.values():
         picture.write(target.parent)
-    return page.write(render("incident.md.j2", figures=drawn, **values(told)), target)
+    return page.write(text, target)
 
 
 def values(told: Account) -> dict[str, Any]:

@@ -95,8 +95,7 @@ def _questions(told: Account) -> Iterator[str]:
     doubts = len([item for item in run.get("warnings", []) if isinstance(item, Mapping)]) + len(material.problems)
     if doubts:
         yield f"{count(doubts, 'warning')} of the run {'is' if doubts == 1 else 'are'} listed in its report."
-    if not run:
-        yield "run.json is missing or damaged: with which settings this was measured is not known."
+    yield next((f"{one}." for one in material.problems if one.startswith("run.json")), "")
     if on_gpu(told) is False:
         yield (
             "No GPU was recorded: hit lengths are the scheduler's, the same code as on a GPU; times are those of a CPU."

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from prefixscope import charts, frames, page
+from prefixscope.display import themed
 from prefixscope.prediction.advice import upgrade
 from prefixscope.prediction.answer import Prediction, describe, table_rows
 from prefixscope.sections import Figure, Section, Table
@@ -28,7 +29,7 @@ def render_prediction(prediction: Prediction, target: Path) -> Path:
     cases = prediction.cases()
     advice = prediction.advice(cases)
     made = _sections(prediction, cases)
-    drawn = {one.id: page.Drawn(one.id, one.chart) for section in made for one in section.figures}
+    drawn = {one.id: page.Drawn(one.id, themed(one.chart)) for section in made for one in section.figures}
     rows = json.dumps(prediction.to_json(), sort_keys=True)
     text = page.render(
         "prediction.html.j2",
