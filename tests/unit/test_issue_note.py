@@ -15,6 +15,7 @@ import pytest
 from data.make_run import make_run
 
 from prefixscope import frames, notes
+from prefixscope.errors import ReportError
 from prefixscope.lookups import bring
 from prefixscope.notes import for_issue
 from prefixscope.notes.account import account
@@ -279,6 +280,19 @@ def test_nothing_private_is_in_any_form(tmp_path: Path) -> None:
         text = path.read_text()
         for private in ("harbour lights", "someone", "build-host-17", "quite-private", str(tmp_path)):
             assert private not in text, (path.name, private)
+
+
+def test_a_secret_is_in_no_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that holds a secret's value in a spelling that nobody masks gives no file, and the error names it."""
+    folder = make_run(tmp_path / "run", stages=("baseline",))
+    path = folder / "raw" / "baseline.jsonl"
+    path.write_text(path.read_text().replace('"label": "MTP"', '"label": "MTP cXVpdGUtc2VjcmV0LXZhbHVl"'))
+    monkeypatch.setenv("SOME_TOKEN", "quite-secret-value")
+    for write in (notes.write_incident, notes.write_issue, lambda run: notes.write_csv(run, tmp_path / "csv")):
+        with pytest.raises(ReportError, match="SOME_TOKEN"):
+            write(folder)
+    assert not (folder / "incident.md").exists()
+    assert not (folder / "issue.md").exists()
 
 
 def test_the_form_is_named_where_it_comes_from() -> None:
