@@ -286,7 +286,8 @@ def test_an_attached_server_without_a_trace_gets_the_known_fault(tmp_path: Path)
         ({"cached_tokens": 2048}, "hit only a part", "reuses only part of the prefix"),
         ({"cached_tokens": None}, "cached tokens are not reported", "--enable-prompt-tokens-details"),
         ({"prompt_tokens": 100, "prompt": {"name": "p", "tokens": 100}}, "too short for", "too short to be reused"),
-        ({"status": "failed", "error": "HTTP 500", "cached_tokens": None}, "no verdict", "1 request failed"),
+        ({"status": "failed", "error": "HTTP 500", "cached_tokens": None}, "no verdict", "1 request failed; the first"),
+        ({"status": "failed", "error": None, "cached_tokens": None}, "no verdict", "1 request failed; why was not rec"),
     ],
 )
 def test_each_verdict_has_its_note(tmp_path: Path, changes: dict[str, Any], title: str, words: str) -> None:
