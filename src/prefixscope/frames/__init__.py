@@ -21,7 +21,6 @@ from prefixscope.frames.drafting import (
     resends,
 )
 from prefixscope.frames.evictions import evictions_over_time
-from prefixscope.frames.export import frames_to_csv
 from prefixscope.frames.outputs import answers, comparisons, equality
 from prefixscope.frames.predicted import predicted, predicted_cases, predicted_versions
 from prefixscope.frames.pressed import TIE, pressed
@@ -60,7 +59,6 @@ __all__ = [
     "evictions_over_time",
     "facts",
     "forget",
-    "frames_to_csv",
     "generations",
     "group_label",
     "groups",
