@@ -36,6 +36,16 @@ def _run(options: argparse.Namespace) -> int:
     return result.exit_code
 
 
+def served_name(text: str) -> str:
+    """A model's name, as an option takes it."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError(
+            "the name is empty, as it is where a variable of the shell is not set: leave the option out, or give one "
+            "of the names at the server's /v1/models"
+        )
+    return text
+
+
 def add(commands: Commands) -> None:
     """Its options and its help."""
     run = commands.add_parser(
@@ -53,7 +63,7 @@ def add(commands: Commands) -> None:
     )
     run.add_argument("--stop-cmd", metavar="CMD", help="ends what --serve-cmd started (for a container)")
     run.add_argument("--engine", metavar="VERSION", help="vLLM version of the embedded engine (default: 0.29.0)")
-    run.add_argument("--model", default="", help="served name to ask (default: the first base model)")
+    run.add_argument("--model", type=served_name, help="served name to ask (default: the first base model)")
     run.add_argument(
         "--key-env", default="", metavar="NAME", help="name of the environment variable that holds the API key"
     )
