@@ -87,7 +87,7 @@ def shareable(frame: pd.DataFrame) -> pd.DataFrame:
     out = frame.copy()
     for column in out.columns[out.dtypes == TEXT]:
         if column not in ("request_id", "cell", "series", "text"):
-            limit = 2000 if column == "error" else 120
+            limit = 2000 if column in ("error", "command") else 120
             names = {name: redact.clean(name, limit=limit) for name in out[column].dropna().unique()}
             out[column] = out[column].map(names).astype(TEXT)
     return out

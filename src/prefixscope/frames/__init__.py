@@ -21,7 +21,6 @@ from prefixscope.frames.drafting import (
     resends,
 )
 from prefixscope.frames.evictions import evictions_over_time
-from prefixscope.frames.export import frames_to_csv
 from prefixscope.frames.outputs import answers, comparisons, equality
 from prefixscope.frames.predicted import predicted, predicted_cases, predicted_versions
 from prefixscope.frames.pressed import TIE, pressed
@@ -57,7 +56,6 @@ __all__ = [
     "equality",
     "evictions_over_time",
     "facts",
-    "frames_to_csv",
     "generations",
     "group_label",
     "groups",
