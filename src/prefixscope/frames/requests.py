@@ -94,7 +94,7 @@ def repeats(sent: pd.DataFrame) -> dict[str, str]:
     """Request id of each repeat → request id of the cold send it repeats: the last one of its series before it."""
     cold: dict[Any, str] = {}
     found: dict[str, str] = {}
-    for row in sent[sent["request_id"].notna()].itertuples():
+    for row in sent[sent["request_id"].notna() & sent["send"].notna()].itertuples():
         if row.send == "cold":
             cold[row.series] = str(row.request_id)
         elif row.send == "repeat" and row.series in cold:

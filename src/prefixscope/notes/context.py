@@ -109,8 +109,9 @@ def method(told: Account) -> list[str]:
             "Each cell was measured once; the scheduler that decides on hits is deterministic on an idle server."
         )
     if failed:
-        first = str(sent.loc[sent["status"] == "failed", "error"].dropna().head(1).squeeze() or "no reason recorded")
-        lines.append(f"{count(failed, 'request')} failed; the first: {first.splitlines()[0]}.")
+        first = [text for text in sent.loc[sent["status"] == "failed", "error"].dropna() if text.strip()]
+        why = f"the first: {first[0].strip().splitlines()[0]}" if first else "why was not recorded"
+        lines.append(f"{count(failed, 'request')} failed; {why}.")
     return lines
 
 

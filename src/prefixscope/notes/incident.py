@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from prefixscope import page, redact
 from prefixscope.notes import cause, checking, context, remedy, ruled_out, symptom, upstream
 from prefixscope.notes.account import Account, account
-from prefixscope.notes.figures import pictures
+from prefixscope.notes.figures import Picture, pictures
 from prefixscope.notes.markdown import Markdown, bullets, code, fence, inert, render
 
 NAME = "incident.md"
@@ -26,12 +27,18 @@ def write_incident(run_dir: Path | str, *, out: Path | str | None = None) -> Pat
     ReportError
         where there is no such directory, or a file can't be written.
     """
-    told = account(Path(run_dir))
     target = Path(out) if out is not None else Path(run_dir) / NAME
+    told = account(Path(run_dir))
     drawn = pictures(told, target.stem)
+    text = note(told, drawn)
     for picture in drawn.values():
         picture.write(target.parent)
-    return page.write(render("incident.md.j2", figures=drawn, **values(told)), target)
+    return page.write(text, target)
+
+
+def note(told: Account, drawn: Mapping[str, Picture]) -> str:
+    """The note's text, which shows these figures."""
+    return render("incident.md.j2", figures=drawn, **values(told))
 
 
 def values(told: Account) -> dict[str, Any]:
