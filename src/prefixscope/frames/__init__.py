@@ -29,6 +29,7 @@ from prefixscope.frames.rows import doubts, load_run, read_rows, trace_headers
 from prefixscope.frames.served import facts
 from prefixscope.frames.summaries import (
     agreement,
+    by_send,
     cheaper_interval,
     crosscheck,
     hits,
@@ -46,6 +47,7 @@ __all__ = [
     "answers",
     "arm_labels",
     "blocks",
+    "by_send",
     "by_shape",
     "causes",
     "cheaper_interval",

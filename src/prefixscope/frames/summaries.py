@@ -78,6 +78,25 @@ def hits(frame: pd.DataFrame) -> pd.DataFrame:
     return result.sort_values(order, kind="stable").drop(columns="rank").reset_index(drop=True)
 
 
+def by_send(table: pd.DataFrame) -> pd.DataFrame:
+    """One row per configuration × prompt length of :func:`hits`: the median hit of each send in a column of its own.
+
+    Null where such a send was not made, or reported no hit. ``short_2`` and ``verdict`` are those of send 2.
+    """
+    out: Rows = []
+    for (config, tokens), part in table.groupby(["config", "tokens"], sort=False, dropna=False):
+        row: dict[str, object] = {"config": config, "tokens": tokens}
+        for one in part.itertuples():
+            name = {"cold": "send_1", "control": "different_text"}.get(str(one.send), str(one.send))
+            name = f"send_{one.index}" if name == "repeat" else name
+            row[name] = one.cached_tokens
+            if name == "send_2":
+                row |= {"short_2": one.short_tokens, "verdict": one.verdict}
+        out.append(row)
+    sends = ("tokens", "send_1", "send_2", "send_3", "different_text", "new_ending", "follow_up", "short_2")
+    return make_frame(out, {"config": TEXT, **dict.fromkeys(sends, INT), "verdict": TEXT})
+
+
 def latency(frame: pd.DataFrame) -> pd.DataFrame:
     """One row per configuration × prompt length × send: time to first token in ms as median, range and count.
 

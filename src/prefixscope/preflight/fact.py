@@ -21,7 +21,8 @@ VERSION, ENGINE, SPECULATION, DRAFT = "vllm version", "engine", "speculative dec
 INTERVAL, BLOCK, MAMBA_BLOCK = "retention interval reported", "block size reported, tokens", "Mamba block, tokens"
 CACHING, POOL, BATCH = "prefix caching", "pool, tokens", "batched tokens a step, at most"
 DETAILS = "cached tokens in usage"
-RANKS, MEAN_PROMPT, MODELS = "engines behind the address", "mean prompt so far, tokens", "served models"
+RANKS, MEAN_PROMPT = "engines behind the address", "mean prompt so far, tokens"
+MODELS, ADAPTERS = "served models", "LoRA names"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ def facts(seen: Seen) -> tuple[Fact, ...]:
         Fact(VERSION if seen.engine in (None, "vLLM") else "server version", seen.version, "/version"),
         Fact(ENGINE, seen.engine, "/v1/models owned_by"),
         Fact(MODELS, ", ".join(model.name for model in seen.models), "/v1/models"),
-        Fact("LoRA names", ", ".join(m.name for m in seen.models if m.parent) or None, "/v1/models (parent)"),
+        Fact(ADAPTERS, ", ".join(m.name for m in seen.models if m.parent) or None, "/v1/models (parent)"),
         Fact("context, tokens", context(seen.models), "/v1/models"),
         _config(seen, BLOCK, "block_size"),
         _config(seen, MAMBA_BLOCK, "mamba_block_size"),
