@@ -114,7 +114,7 @@ def _text(told: Account, environment: Markdown, parts: Iterable[Markdown]) -> st
         traced=told.main is not None,
         cause=[text for text in _cause(told) if text],
         ruler=cause.figure(told),
-        remedy=[text for text in (remedy.sentence(told), remedy.price(told)) if text],
+        remedy=[text for text in (remedy.sentence(told), remedy.price(told), told.verdict.upgrade) if text],
         ruled_out=ruled_out.ruled_out(told),
         upstream=[told_row(row) for row in rows],
         read_on=upstream.day(upstream.read_on()),

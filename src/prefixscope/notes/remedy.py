@@ -133,8 +133,9 @@ def releases(told: Account, rows: tuple[upstream.Row, ...]) -> str:
     later = upstream.fixed_in(rows, told.version)
     if later is None or not told.faulty:
         return ""
+    known = told.verdict.upgrade or f"vLLM {later} and later have a change against it (below)."
     return (
-        f"vLLM {later} and later have a change against it (below). This run measured {told.version} alone: before an "
+        f"{known} This run measured {told.version} alone: before an "
         f"upgrade ask the later release's scheduler with this server's groups (`prefixscope predict --trace RUN/trace "
         f"--vllm {told.version},{later}`), and after it run the check below."
     )
