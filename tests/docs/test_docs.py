@@ -61,7 +61,7 @@ def test_each_option_of_the_readme_exists(option: str) -> None:
         subprocess.run(
             [sys.executable, "-m", "prefixscope.cli", *command, "--help"], capture_output=True, text=True, check=False
         ).stdout
-        for command in (["run"], ["check"], ["predict"], ["trace", "show"], ["report"], ["lab"])
+        for command in (["run"], ["check"], ["predict"], ["compare"], ["trace", "show"], ["report"], ["lab"])
     )
     assert option in shown or option in theirs
 

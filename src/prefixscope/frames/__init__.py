@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from prefixscope.frames.cache import blocks, group_label, groups, kept, lookups
 from prefixscope.frames.clock import servers, timeline
+from prefixscope.frames.compared import compared_hits, compared_rates, compared_sweep
 from prefixscope.frames.drafting import (
     across,
     arm_labels,
@@ -24,7 +25,7 @@ from prefixscope.frames.evictions import evictions_over_time
 from prefixscope.frames.outputs import answers, comparisons, equality
 from prefixscope.frames.predicted import predicted, predicted_cases, predicted_versions
 from prefixscope.frames.pressed import TIE, pressed
-from prefixscope.frames.requests import repeats, send_label, sends, worst
+from prefixscope.frames.requests import current, repeats, send_label, sends, worst
 from prefixscope.frames.rows import doubts, forget, load_run, read_rows, trace_headers
 from prefixscope.frames.served import facts
 from prefixscope.frames.summaries import (
@@ -51,8 +52,12 @@ __all__ = [
     "by_shape",
     "causes",
     "cheaper_interval",
+    "compared_hits",
+    "compared_rates",
+    "compared_sweep",
     "comparisons",
     "crosscheck",
+    "current",
     "doubts",
     "effect",
     "equality",
