@@ -176,6 +176,8 @@ def test_a_trace_without_lookups_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "trace-1.jsonl").write_bytes(lines()[0])
     found = summarise(read_trace(tmp_path))
     assert "No lookup yet" in found.text()
+    assert not found.decided
+    assert found.to_json()["shown"] is None
 
 
 def test_a_trace_without_its_first_line_asks_for_the_whole_file(tmp_path: Path) -> None:
@@ -184,8 +186,6 @@ def test_a_trace_without_its_first_line_asks_for_the_whole_file(tmp_path: Path) 
     text = summarise(read_trace(tmp_path)).text()
     assert "give the whole file" in text
     assert "No lookup yet" not in text
-    assert not found.decided
-    assert found.to_json()["shown"] is None
 
 
 def test_warnings_are_shown(tmp_path: Path) -> None:
