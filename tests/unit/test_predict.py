@@ -321,3 +321,13 @@ def test_the_page_holds_figures_and_rows(tmp_path: Path) -> None:
     assert "data:application/json;base64," in page
     assert "Unpressured recommendation" in page
     assert "<script>window" not in page
+
+
+def test_an_interval_that_hits_nothing_is_no_cheaper_choice() -> None:
+    """What is offered as cheaper reuses something at least; the fault itself is never offered."""
+    few = prediction(survey=Survey(cells=[cell for cell in OLD if cell.resolved in (0, 1024)], probes=PROBES))
+    told = [one.advice(one.cases()) for one in (few, prediction())]
+    assert all(one is not None for one in told)
+    assert ["Cheaper" in one.why for one in told if one] == [False, True]
+    assert told[1] is not None
+    assert "interval 2,048 keeps" in told[1].why

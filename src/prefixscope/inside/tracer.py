@@ -65,7 +65,7 @@ def register() -> None:
         tracer.install(versions.load())
     except Exception as error:
         # Whatever the reason, an engine must start as if no tracer were there.
-        tracer.turn_off(str(error) if isinstance(error, versions.Unexpected) else repr(error))
+        tracer.turn_off(str(error) if isinstance(error, versions.Unexpected) else _told(error))
 
 
 def _limit_bytes() -> int:
@@ -80,6 +80,11 @@ class _Local(threading.local):
 
     steps: list[tuple[dict[str, Any], int]] | None = None
     boundaries: Any = None
+
+
+def _told(error: BaseException) -> str:
+    """Kind and words of an error: an ``OSError``'s words name the file, its representation does not."""
+    return f"{type(error).__name__}: {error}"
 
 
 class _Tracer:
@@ -138,7 +143,7 @@ class _Tracer:
             return part(*args)
         except Exception as error:
             # Recording is never worth an engine: whatever went wrong, stop recording.
-            self.turn_off(f"{part.__name__}: {error!r}")
+            self.turn_off(f"{part.__name__}: {_told(error)}")
             return None
         finally:
             self.recorder.spent_s += time.perf_counter() - started

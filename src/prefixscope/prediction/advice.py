@@ -139,7 +139,8 @@ def _price(now: float | None, then: float | None) -> str:
 
 def _why(mine: pd.DataFrame, totals: pd.DataFrame, best: pd.Series[Any], prompts: float) -> str:
     """What the next cheaper interval on the front would lose, and with which prompts."""
-    cheaper = totals[totals["front"] & (totals["blocks"] < best["blocks"])]
+    hitting = mine.loc[mine["short_2"] < mine["tokens"], "interval_order"]
+    cheaper = totals[totals["front"] & (totals["blocks"] < best["blocks"]) & totals["interval_order"].isin(hitting)]
     if not len(cheaper):
         return ""
     other = cheaper.iloc[0]

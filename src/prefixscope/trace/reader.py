@@ -45,7 +45,10 @@ class _File:
 
     def warnings(self, name: str) -> Iterator[tuple[str, str]]:
         if self.cut_off:
-            yield "truncated", f"{name}: the last line is cut off and left out"
+            yield (
+                "truncated",
+                f"{name}: the last line is cut off and left out; if its disk was full, later ones are missing",
+            )
         if self.newer:
             yield "newer_schema", f"{name}: {self.newer} lines of a newer schema left out; update prefixscope"
         if self.unreadable:
