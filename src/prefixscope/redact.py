@@ -61,6 +61,11 @@ def clean(text: object, *, limit: int = 2000) -> str:
     return _PATH.sub(_short_path, _URL.sub(_short_url, value))
 
 
+def inert(text: str) -> str:
+    """Text as Markdown that shows it to the letter: nothing in it is a mark, a link or a picture."""
+    return re.sub(r"([\\`*_\[\]<>#|!$&~])", r"\\\1", text.replace("\n", " "))
+
+
 def row(value: Mapping[str, Any], *, include_text: bool = False) -> dict[str, Any]:
     """A raw row with the fields that may leave."""
     kind = str(value.get("kind"))

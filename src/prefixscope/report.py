@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from prefixscope import frames, page, redact
+from prefixscope import asked, frames, page, redact
 from prefixscope.errors import ReportError
+from prefixscope.glossary import used
+from prefixscope.investigation import Investigation, beside
 from prefixscope.material import Material, facts, gather, label, servers
 from prefixscope.quantities import number
 from prefixscope.replay import travel
@@ -15,6 +18,25 @@ from prefixscope.sections import Figure, Section, command, engines, headline_fig
 
 MOST_RAW_ROWS = 20_000
 """Raw rows above which they are only named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A report on disk, as a notebook links to it."""
+
+    path: Path
+
+    def _repr_markdown_(self) -> str:
+        here, size = beside(self.path), f"{self.path.stat().st_size / 1e6:.2f} MB"
+        link = f"`{here}`" if here.is_absolute() else f"[{here}](<{here.as_posix()}>)"
+        return f"**The report** {link}, {size}: one file that opens offline in any browser, to read or to send."
+
+
+def in_notebook(investigation: Investigation, *, include_text: bool = False) -> Rendered:
+    """Render the report of a notebook's run; that of a passing copy of the sample stays beside the notebook."""
+    asked.check("report", {"include_text": include_text})
+    out = Path.cwd() / "prefixscope-sample.html" if investigation.passing else None
+    return Rendered(render_report(investigation.path, out=out, include_text=include_text))
 
 
 def render_report(run_dir: Path | str, *, out: Path | str | None = None, include_text: bool = False) -> Path:
@@ -47,7 +69,8 @@ def render_html(run_dir: Path, *, include_text: bool = False) -> str:
         "report.html.j2",
         drawn,
         verdict=material.verdict,
-        headline=drawn.get("verdict"),
+        headline=headline,
+        words=tuple(used([material.verdict.sentence]).items()),
         sections=made,
         facts=facts(material),
         servers=servers(material),

@@ -416,6 +416,22 @@ def test_speed_and_acceptance_are_paired_by_prompt(tmp_path: Path) -> None:
     assert "tokens a second, MTP, XML" not in found, "another text is another prompt"
 
 
+def test_a_burst_is_no_speed(tmp_path: Path) -> None:
+    """Chunks that were held back and came all at once give no tokens a second; it is said, and nothing is compared."""
+
+    def held(row: Row) -> Row:
+        if row["kind"] != "generation":
+            return row
+        last = max(row["arrivals_ms"])
+        return {**row, "arrivals_ms": [last + 0.01 * place for place in range(len(row["arrivals_ms"]))]}
+
+    found = compared(*make_pair(tmp_path, held))
+    whats = {one.what for one in found.pairs[0].rates}
+    assert "tokens a second" not in whats
+    assert "acceptance" in whats
+    assert "24 of 24 streamed answers came in one burst" in comparison.to_text(found).replace("\n   ", "")
+
+
 def test_students_t() -> None:
     """The two-sided p is 5 % at every tabled quantile, 1 at zero, and the pairs needed shrink with the scatter."""
     for freedom in (1, 2, 3, 7, 10, 29, 200):

@@ -36,7 +36,7 @@ class Answers:
     across: noise.Judgement | None
 
 
-def answers(base: Side, other: Side, between: str) -> Answers:
+def answers(base: Side, other: Side) -> Answers:
     """Equality outcomes of two sides; only documents that are the same on both are paired."""
     tables = [_outcomes(base), _outcomes(other)]
     equal = []
@@ -54,7 +54,7 @@ def answers(base: Side, other: Side, between: str) -> Answers:
                 pairs=len(common), p=float(row["p"]),
             )
         )  # fmt: skip
-    return Answers(equal=tuple(equal), across=_across(base, other, tables, between))
+    return Answers(equal=tuple(equal), across=_across(base, other, tables))
 
 
 def _outcomes(side: Side) -> dict[tuple[str, str, str, str, str], bool]:
@@ -68,7 +68,7 @@ def _outcomes(side: Side) -> dict[tuple[str, str, str, str, str], bool]:
     return found
 
 
-def _across(base: Side, other: Side, tables: Sequence[dict[Any, bool]], between: str) -> noise.Judgement | None:
+def _across(base: Side, other: Side, tables: Sequence[dict[Any, bool]]) -> noise.Judgement | None:
     """The cold answers of one side against those of the other, with each side's own noise beside it."""
     common = [key for key in base.answers if key in other.answers]
     if not common:
@@ -85,4 +85,8 @@ def _across(base: Side, other: Side, tables: Sequence[dict[Any, bool]], between:
             if pair == "cold-control" and (role, document) in {(key[0], key[1]) for key in common}:
                 rows.append({"pair": name, "shape": role, "document": document, "identical": same})
     columns = {"pair": TEXT, "shape": TEXT, "document": TEXT, "identical": BOOL}
-    return noise.judge(make_frame(rows, columns), sides=between, cause="what differs between them") if rows else None
+    return (
+        noise.judge(make_frame(rows, columns), (base.letter, other.letter), cause="what differs between them")
+        if rows
+        else None
+    )

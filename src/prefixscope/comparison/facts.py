@@ -175,8 +175,9 @@ def _resolved(sides: Sequence[Side], settings: Sequence[str]) -> Iterable[tuple[
             words = ", ".join(f"{found[0]} ({setting})" for setting, found in by_setting.items())
             yield name, [words] * len(sides), kind
         else:
-            for setting, apart in different.items():
-                yield f"{name} ({setting})", list(apart), kind
+            for apart in dict.fromkeys(different.values()):
+                named = "; ".join(setting for setting, values in different.items() if values == apart)
+                yield f"{name} ({named})", list(apart), kind
 
 
 def _flags(sides: Sequence[Side], settings: Sequence[str]) -> Iterable[tuple[str, list[str]]]:

@@ -132,7 +132,7 @@ def _pair(
         changes=changed,
         verdicts=judged(changed),
         rates=rates(base, other, changed),
-        answers=answers(base, other, f"{base.letter} and {other.letter}"),
+        answers=answers(base, other),
         alone=(*_alone(base.letter, mine, theirs), *_alone(other.letter, theirs, mine)),
         why="" if counted(changed) else _why(base, other, mine, theirs, changed),
     )

@@ -29,9 +29,17 @@ def headline(pair: Pair) -> str:
 
 def lead(pair: Pair) -> list[str]:
     """What the headline left out: how many hit lengths changed, the verdicts, speed and answers, and what to blame."""
-    if pair.why:
-        return []
-    return [_counts(pair), *_verdicts(pair), *_speeds(pair), *_answered(pair), blame(pair)]
+    return [*exact(pair), *varied(pair), blame(pair)] if not pair.why else []
+
+
+def exact(pair: Pair) -> list[str]:
+    """How many hit lengths changed, and the verdicts."""
+    return [_counts(pair), *_verdicts(pair)] if not pair.why else []
+
+
+def varied(pair: Pair) -> list[str]:
+    """Speed and acceptance, and answers that differ."""
+    return [*_speeds(pair), *_answered(pair)]
 
 
 def blame(pair: Pair) -> str:

@@ -11,6 +11,7 @@ from prefixscope.frames.clock import servers, timeline
 from prefixscope.frames.compared import compared_hits, compared_rates, compared_sweep
 from prefixscope.frames.drafting import (
     across,
+    arm_labels,
     by_shape,
     effect,
     generations,
@@ -28,7 +29,17 @@ from prefixscope.frames.pressed import TIE, pressed
 from prefixscope.frames.requests import current, repeats, send_label, sends, worst
 from prefixscope.frames.rows import doubts, load_run, read_rows, trace_headers
 from prefixscope.frames.served import facts
-from prefixscope.frames.summaries import agreement, crosscheck, hits, interval_totals, latency, predicted_sweep, sweep
+from prefixscope.frames.summaries import (
+    agreement,
+    by_send,
+    cheaper_interval,
+    crosscheck,
+    hits,
+    interval_totals,
+    latency,
+    predicted_sweep,
+    sweep,
+)
 from prefixscope.frames.traced import causes, lookups_over_time, stores
 
 __all__ = [
@@ -36,9 +47,12 @@ __all__ = [
     "across",
     "agreement",
     "answers",
+    "arm_labels",
     "blocks",
+    "by_send",
     "by_shape",
     "causes",
+    "cheaper_interval",
     "compared_hits",
     "compared_rates",
     "compared_sweep",
