@@ -86,7 +86,7 @@ def test_a_lower_hit_exits_1(pair: tuple[Path, Path]) -> None:
     found = compared(*reversed(pair))
     assert (found.exit_code, found.pairs[0].code) == (1, "worse")
     assert "goes from 6,336 to 0 cached tokens" in comparison.sentence(found)
-    assert "12 lower (by at most 6,336 tokens)" in comparison.to_text(found).replace("\n", " ")
+    assert "12 are lower (by at most 6,336 tokens)" in comparison.to_text(found).replace("\n", " ")
 
 
 def test_one_block_less_is_worse_and_named_beside_a_gain(tmp_path: Path) -> None:
