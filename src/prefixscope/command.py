@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -184,6 +185,22 @@ def given(serve_cmd: str) -> tuple[dict[str, str], dict[str, str]]:
             variables[name] = value
     names = {flag for word in words if (flag := flag_name(word)) and flag.startswith("--")}
     return variables, {flag: last for flag in names if (last := flags.value(flag)) is not None}
+
+
+def interpreter(serve_cmd: str) -> tuple[str, Mapping[str, str]] | None:
+    """The Python that the template's vLLM runs in, and the variables it sets; None where the text does not show it."""
+    variables, words = _split(serve_cmd, "--serve-cmd")
+    if container.run_index(words) is not None:
+        return None
+    program = shutil.which(words[0], path=variables.get("PATH"))
+    if program is None:
+        return None
+    if not Path(words[0]).name.startswith("python"):
+        # A console script names its interpreter in its first line.
+        with Path(program).open("rb") as script:
+            first = script.readline(256).decode("utf-8", "replace").strip()
+        program = first[2:].strip() if first.startswith("#!") else ""
+    return (program, variables) if Path(program).name.startswith("python") else None
 
 
 def interval_value(interval: Interval) -> str:

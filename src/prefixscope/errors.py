@@ -23,7 +23,7 @@ from __future__ import annotations
 import os
 import re
 
-_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH(?!OR)", re.IGNORECASE)
 _SECRET_TEXT = re.compile(
     r"((?i:bearer\s+|--api-key[= ]\s*|api[-_]?key[\"']?\s*[:=]\s*[\"']?)|\bhf_|\bsk-)[^\s\"',;]{6,}"
 )
@@ -37,12 +37,15 @@ def remember_secret(value: str) -> None:
         _known.add(value)
 
 
+def secrets() -> dict[str, str]:
+    """What must not leave this process, by name: variables that look like a secret's, and what was remembered."""
+    named = {name: value for name, value in os.environ.items() if len(value) >= 8 and _SECRET_NAME.search(name)}
+    return {**named, **{f"a key given to prefixscope ({place})": one for place, one in enumerate(sorted(_known), 1)}}
+
+
 def mask(text: str) -> str:
     """The same text with every key that this process knows of, or that looks like one, replaced by ``***``."""
-    for name, value in os.environ.items():
-        if len(value) >= 8 and _SECRET_NAME.search(name):
-            text = text.replace(value, "***")
-    for value in _known:
+    for value in secrets().values():
         text = text.replace(value, "***")
     return _URL_PASSWORD.sub(r"\1***", _SECRET_TEXT.sub(r"\1***", text))
 

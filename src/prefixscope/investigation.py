@@ -183,6 +183,13 @@ class Investigation:
         for fact in preflight.facts(seen):
             self.run.fact(fact.name, fact.value, fact.source)
         version = self.run.get_fact("vllm version")
+        before = self.run.manifest["engine"].get("version")
+        if before is not None and version is not None and before != version:
+            self.run.warn(
+                "several-releases",
+                f"the server answered as vLLM {before} first and as {version} later: rows of both are in this run",
+                remedy="investigate each release in a run of its own: another -o",
+            )
         self.run.update(lambda m: m["engine"].update({"version": version}))
         for finding in preflight.findings(seen):
             self.run.warn(finding.code, finding.detail, remedy=finding.remedy)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from prefixscope import frames, redact
+from prefixscope import collect_env, frames, redact
 from prefixscope.frames.columns import TEXT
 from prefixscope.geometry import BROUGHT, brought
 from prefixscope.quantities import count, number
@@ -23,6 +23,10 @@ NAMES = {
 }  # fmt: skip
 
 _TRUTHS = {"True": "yes", "False": "no", "None": ""}
+
+
+MOST_LENGTHS = 60
+"""Prompt lengths that figures and tables show; of more, so many spread evenly, the shortest and the longest too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +60,13 @@ def gather(run_dir: Path) -> Material:
     run, sent, stored = frames.load_run(run_dir), shareable(frames.sends(run_dir)), shareable(frames.kept(run_dir))
     found = None if len(sent) else brought(run_dir)
     verdict = judge(sent, stored, run) if found is None else of_trace(found)
-    telling = tell(run_dir, sent, verdict)
+    telling, shown = tell(run_dir, sent, verdict), _spread(sent)
     headers = frames.trace_headers(run_dir, "trace" if found is None else BROUGHT)
     return Material(
         run=run,
         sent=sent,
-        hits=frames.hits(sent),
-        latency=frames.latency(sent),
+        hits=frames.hits(shown),
+        latency=frames.latency(shown),
         kept=stored,
         sweep=swept if len(swept := frames.sweep(sent, stored)) else frames.predicted_sweep(run_dir),
         answers=shareable(frames.answers(run_dir)),
@@ -75,11 +79,28 @@ def gather(run_dir: Path) -> Material:
         headrooms=shareable(frames.headrooms(run_dir)),
         timeline=shareable(frames.timeline(run)),
         headers=headers,
-        problems=frames.doubts(run_dir) + frames.read_rows(run_dir)[1] + list(telling.problems),
+        problems=[*_unread(run_dir, run), *telling.problems],
         verdict=verdict,
         traced=bool(headers),
         brought=found is not None,
     )
+
+
+def _spread(sent: pd.DataFrame) -> pd.DataFrame:
+    """The sends of few enough prompt lengths to show."""
+    lengths = sorted(sent["tokens"].dropna().unique())
+    if len(lengths) <= MOST_LENGTHS:
+        return sent
+    picked = {lengths[round(place * (len(lengths) - 1) / (MOST_LENGTHS - 1))] for place in range(MOST_LENGTHS)}
+    return sent[sent["tokens"].isin(picked)]
+
+
+def _unread(run_dir: Path, run: Mapping[str, Any]) -> list[str]:
+    """What could not be read; of a shared run that was said when it was shared."""
+    known = run.get("problems")
+    if isinstance(known, list):
+        return [redact.clean(one) for one in known]
+    return frames.doubts(run_dir) + frames.read_rows(run_dir)[1]
 
 
 def shareable(frame: pd.DataFrame) -> pd.DataFrame:
@@ -87,7 +108,7 @@ def shareable(frame: pd.DataFrame) -> pd.DataFrame:
     out = frame.copy()
     for column in out.columns[out.dtypes == TEXT]:
         if column not in ("request_id", "cell", "series", "text"):
-            limit = 2000 if column == "error" else 120
+            limit = 2000 if column in ("error", "command") else 120
             names = {name: redact.clean(name, limit=limit) for name in out[column].dropna().unique()}
             out[column] = out[column].map(names).astype(TEXT)
     return out
@@ -105,6 +126,7 @@ def facts(material: Material) -> list[tuple[str, str, str]]:
     rows += [
         (NAMES.get(name, name.replace("_", " ")), value, "this machine") for name, value in run["environment"].items()
     ]
+    rows += [(name, value, collect_env.SOURCE) for name, value in collect_env.told(run)]
     return [row for row in dict.fromkeys(rows) if row[1]]
 
 

@@ -50,15 +50,16 @@ def differences(pairs: pd.DataFrame, warm: pd.DataFrame) -> pd.DataFrame:
 def judge(
     pairs: pd.DataFrame, labels: tuple[str, str] = ("arm A", "arm B"), *, cause: str = "the drafter"
 ) -> Judgement:
-    """What the differences between the arms come from, as far as the counts tell; ``labels`` is what they are called,
-    ``cause`` what differs between them.
+    """What the differences between the arms come from, as far as the counts tell.
+
+    ``labels`` and ``cause`` are what the sentence calls the arms, and what differs between them.
 
     Under noise alone a prompt's answers part within an arm as often as between the arms, so prompts that part only
     between and prompts that part only within are a fair coin: McNemar's exact test, against each arm's own noise.
     """
     table = pairs.pivot_table(index=["shape", "document"], columns="pair", values="identical", aggfunc="first")
     if BETWEEN not in table:
-        return Judgement(code="can't tell", sentence=f"The answers of {labels[0]} and {labels[1]} were not compared.")
+        return Judgement(code="can't tell", sentence=f"The answers of {' and '.join(labels)} were not compared.")
     apart = ~table.astype("boolean")
     compared = apart[BETWEEN].dropna()
     differ, total, (a, b) = int(compared.sum()), len(compared), labels
@@ -91,7 +92,7 @@ def judge(
         return Judgement(
             code="arms",
             sentence=f"{start}. More than either one's own noise (exact p = {chance:.2g}): what differs between "
-            "the two servers changes answers.",
+            f"{a} and {b} changes answers.",
         )
     if any(noisy.values()) and between_only <= within_only:
         return Judgement(

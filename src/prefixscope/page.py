@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,13 @@ import jinja2
 import vl_convert
 from markupsafe import Markup, escape
 
+from prefixscope import leaks
 from prefixscope.display import ROOMY, themed
 from prefixscope.errors import ReportError
 from prefixscope.quantities import number
 from prefixscope.theme import DARK, vega_config
 
-_FLAG = re.compile(r"`([^`\n]+)`|(?<![\w-])(--[a-z][a-z-]+(?: (?:[\d,]+|None)(?![\w,]))?)")
+FLAG = re.compile(r"`([^`\n]+)`|(?<![\w-])(--[a-z][a-z-]+(?: (?:[\d,]+|None)(?![\w,]))?)")
 
 
 PLAIN_BYTES, MOST_BYTES = 250_000, 600_000
@@ -34,6 +36,9 @@ PLAIN_BYTES, MOST_BYTES = 250_000, 600_000
 
 _NARROWEST_PX, _NARROWEST_PANEL_PX = 460, 240
 """The least width of a plot, and of one among others, where its chart says nothing else (``charts.narrowest``)."""
+
+MOST_FIGURE_BYTES = 150_000
+"""Of one figure's specification, its data included; a drawing without scripts is about as large."""
 
 MOST_ROWS = 400
 """Rows of one table, where the data to download holds the others."""
@@ -52,9 +57,9 @@ def render(template: str, drawn: Mapping[str, Drawn], **values: Any) -> str:
         "configs": {scheme: {**vega_config(scheme), "background": "transparent"} for scheme in ("light", "dark")},
         "dark": DARK,
     }
-    script = _resource("report.js")
+    script = resource("report.js")
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_resource),
+        loader=jinja2.FunctionLoader(resource),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -64,7 +69,7 @@ def render(template: str, drawn: Mapping[str, Drawn], **values: Any) -> str:
     environment.globals["most_rows"] = MOST_ROWS
     return environment.get_template(template).render(
         policy=_policy([library, script]),
-        style=Markup(_resource("report.css")),
+        style=Markup(resource("report.css")),
         library=Markup(library),
         script=Markup(script),
         data=Markup(script_json(data)),
@@ -79,8 +84,9 @@ def write(text: str, target: Path) -> Path:
     Raises
     ------
     ReportError
-        where the file can't be written.
+        where it holds the value of a secret-looking variable, or the file can't be written.
     """
+    leaks.refuse(text, target.name)
     try:
         partial = target.with_name(f".{target.name}.tmp")
         try:
@@ -112,31 +118,50 @@ class Download:
     note: str
 
 
-def download(name: str, what: str, text: str) -> Download:
-    """The text as a link that needs no network."""
+def download(name: str, what: str, text: str, *, always: bool = False) -> Download:
+    """The text as a link that needs no network; ``always`` embeds it whatever its size."""
     data, kind = text.encode(), "application/json" if name.endswith("json") else "text/plain"
+    # Of what is in it, not of how it is packed: that depends on the compressor's version.
+    note = f"{number(max(round(len(data) / 1024), 1))} KiB, sha256 {hashlib.sha256(data).hexdigest()[:16]}…"
     if len(data) > PLAIN_BYTES:
         # A fixed time stamp: equal rows give equal bytes.
         data, kind, name = gzip.compress(data, 9, mtime=0), "application/gzip", f"{name}.gz"
-    if len(data) > MOST_BYTES:
-        return Download(
-            name=name, what=what, href="", note=f"{number(len(data) / 2**20)} MiB compressed: left in the run directory"
-        )
+    if len(data) > MOST_BYTES and not always:
+        size = number(len(data) / 2**20)
+        return Download(name=name.removesuffix(".gz"), what=what, href="",
+                        note=f"{size} MiB compressed: left in the run directory")  # fmt: skip
     href = f"data:{kind};base64,{base64.b64encode(data).decode()}"
-    return Download(name=name, what=what, href=href, note=f"{number(max(round(len(data) / 1024), 1))} KiB")
+    return Download(name=name, what=what, href=href, note=note)
+
+
+@lru_cache(maxsize=1)
+def fonts() -> str:
+    """Which fonts figures are measured in here, as a digest: other fonts give the same figure another layout."""
+    spec = {
+        "data": {"values": [{"name": "0123456789 Hit lengths of MTP, 1,024 tokens"}]},
+        "mark": {"type": "bar"},
+        "encoding": {"y": {"field": "name", "type": "nominal"}},
+        "config": vega_config(),
+    }
+    return hashlib.sha256(str(vl_convert.vegalite_to_svg(spec)).encode()).hexdigest()[:12]
+
+
+def draw(name: str, chart: Any) -> Drawn | None:
+    """The figure ready for the page; None where it has too many marks for one."""
+    spec = themed(chart)
+    return Drawn(name, spec) if len(script_json(spec)) <= MOST_FIGURE_BYTES else None
 
 
 class Drawn:
     """A figure ready for the page: title as text, a specification for Vega, an SVG for readers without scripts."""
 
-    def __init__(self, name: str, chart: Any) -> None:
-        spec = themed(chart)
+    def __init__(self, name: str, spec: dict[str, Any]) -> None:
         title = spec.pop("title", {})
         self.id = name
         self.title = _joined(title.get("text"))
         self.subtitle = _joined(title.get("subtitle"))
         svg = str(vl_convert.vegalite_to_svg({**spec, "padding": ROOMY}))
-        self.svg = Markup(_own_ids(svg, name).replace("<svg ", '<svg aria-hidden="true" ', 1))
+        self.svg = Markup(own_ids(svg, name).replace("<svg ", '<svg aria-hidden="true" ', 1))
         config = {"config": spec.pop("config")}
         plot, columns = _plot_width(spec)
         least = spec.pop("usermeta", {}).get("narrowest_px", _NARROWEST_PANEL_PX if columns > 1 else _NARROWEST_PX)
@@ -152,7 +177,7 @@ def _svg_width(svg: str) -> float:
     return float(svg.split('width="', 1)[1].split('"', 1)[0])
 
 
-def _own_ids(svg: str, prefix: str) -> str:
+def own_ids(svg: str, prefix: str) -> str:
     """The SVG with ids of its own: Vega counts them over a whole process, and a page needs unique ones."""
     found = dict.fromkeys(re.findall(r'\bid="([a-z]+\d+)"', svg))
     names = {old: f"{prefix}-{place}" for place, old in enumerate(found)}
@@ -176,7 +201,7 @@ def _plot_width(spec: dict[str, Any]) -> tuple[float, int]:
 
 def _flags(text: str) -> Markup:
     """Escaped text in which command-line flags, and what stands between backticks, are set as code."""
-    return Markup(_FLAG.sub(lambda found: f"<code>{found[1] or found[2]}</code>", str(escape(text))))
+    return Markup(FLAG.sub(lambda found: f"<code>{found[1] or found[2]}</code>", str(escape(text))))
 
 
 def _joined(text: Any) -> str:
@@ -193,5 +218,5 @@ def _policy(scripts: Sequence[str]) -> str:
     )
 
 
-def _resource(name: str) -> str:
+def resource(name: str) -> str:
     return files("prefixscope").joinpath(f"templates/{name}").read_text(encoding="utf-8")

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-from prefixscope import asked, frames, page, redact
+from prefixscope import asked, frames, page, redact, shared
 from prefixscope.errors import ReportError
+from prefixscope.geometry import BROUGHT
 from prefixscope.glossary import used
 from prefixscope.investigation import Investigation, beside
 from prefixscope.material import Material, facts, gather, label, servers
-from prefixscope.quantities import number
+from prefixscope.provenance import package_version
+from prefixscope.quantities import count, number
 from prefixscope.replay import travel
 from prefixscope.sections import Figure, Section, command, engines, headline_figure, sections
 
+FORMAT = 1
+"""Of what a report embeds and says of itself, for whoever recomputes it."""
 MOST_RAW_ROWS = 20_000
 """Raw rows above which they are only named."""
+MOST_TRACE_BYTES = 25_000_000
+"""Of a trace, unpacked; it compresses ten- to twentyfold."""
+HEADERS = "trace-headers.jsonl"
+"""What is embedded of a trace that is too large: the first event of each engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +56,14 @@ def render_report(run_dir: Path | str, *, out: Path | str | None = None, include
     Parameters
     ----------
     out : the HTML file; ``RUN/report.html`` where not given.
-    include_text : put answers' text in; by default no prompt and no answer leaves the run directory.
+    include_text : put the answers' text in; by default no answer leaves the run directory. A prompt's text never does:
+        a run keeps its seed, length and digest.
 
     Raises
     ------
     ReportError
-        where there is no such directory, or the file can't be written.
+        where there is no such directory, its schema is another, the page would hold a secret, or the file can't be
+        written.
     """
     run_dir = Path(run_dir)
     if not run_dir.is_dir():
@@ -61,32 +74,60 @@ def render_report(run_dir: Path | str, *, out: Path | str | None = None, include
 
 def render_html(run_dir: Path, *, include_text: bool = False) -> str:
     """The report's text."""
-    material = gather(run_dir)
+    with tempfile.TemporaryDirectory(prefix="prefixscope-report-") as folder:
+        shared.share(run_dir, Path(folder), include_text=include_text)
+        frames.forget()  # a huge run is in memory once only
+        page_text = render_shared(Path(folder), include_text=include_text)
+        frames.forget()
+        return page_text
+
+
+def render_shared(folder: Path, *, include_text: bool = False) -> str:
+    """The report of what :func:`prefixscope.shared.share` wrote: nothing else of the run is looked at."""
+    material = gather(folder)
     headline = headline_figure(material)
     made = sections(material, include_text=include_text)
-    drawn = {figure.id: page.Drawn(figure.id, figure.chart) for figure in _figures(headline, made)}
+    tried = {figure.id: page.draw(figure.id, figure.chart) for figure in _figures(headline, made)}
+    drawn = {name: figure for name, figure in tried.items() if figure is not None}
+    made = [_without_undrawn(section, drawn) for section in made]
+    held = downloads(folder, material)
     return page.render(
         "report.html.j2",
         drawn,
+        made=json.dumps(_made(held, material, include_text=include_text), sort_keys=True),
         verdict=material.verdict,
-        headline=headline,
+        headline=headline if headline is not None and headline.id in drawn else None,
         words=tuple(used([material.verdict.sentence]).items()),
         sections=made,
         facts=facts(material),
         servers=servers(material),
         engines=engines(material),
         label=label(material),
-        downloads=downloads(run_dir, material, include_text=include_text),
+        downloads=held,
         run=redact.manifest(material.run),
         include_text=include_text,
         fill=command(None),
     )
 
 
-def downloads(run_dir: Path, material: Material, *, include_text: bool) -> list[page.Download]:
-    """The raw rows, the manifest and the frames, as links that need no network."""
-    rows, _ = frames.read_rows(run_dir)
-    what = f"every raw row ({number(len(rows))})"
+def downloads(folder: Path, material: Material) -> list[page.Download]:
+    """What the page is made from, the case to replay and the frames, as links that need no network."""
+    rows, _ = frames.read_rows(folder)
+    made = []
+    if rows:
+        what = f"every raw row ({number(len(rows))})"
+        if len(rows) > MOST_RAW_ROWS:
+            note = "too many to embed: left in the run directory"
+            made.append(page.Download(name=shared.ROWS, what=what, href="", note=note))
+        else:
+            made.append(page.download(shared.ROWS, what, (folder / "raw" / shared.ROWS).read_text(encoding="utf-8")))
+    manifest = (folder / shared.MANIFEST).read_text(encoding="utf-8")
+    made.append(page.download(shared.MANIFEST, "the run's manifest, shortened for sharing", manifest, always=True))
+    trace = folder / (BROUGHT if material.brought else "trace") / shared.TRACE
+    if trace.is_file():
+        made += _trace(trace, material.headers)
+    if replayable := travel.of_run(folder):
+        made.append(page.download(travel.NAME, "what vLLM's own scheduler can replay", travel.to_text(replayable)))
     tables = {
         "hits.csv": ("hit lengths by configuration, prompt length and send", material.hits),
         "latency.csv": ("time to first token", material.latency),
@@ -95,21 +136,50 @@ def downloads(run_dir: Path, material: Material, *, include_text: bool) -> list[
         "comparisons.csv": ("compared answers", material.comparisons),
         "generations.csv": ("streamed answers", material.generations),
     }
-    if len(rows) > MOST_RAW_ROWS:
-        made = [
-            page.Download(name="rows.jsonl", what=what, href="", note="too many to embed: left in the run directory")
-        ]
-    else:
-        shared = (redact.row(row, include_text=include_text) for row in rows)
-        lines = "".join(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in shared)
-        made = [page.download("rows.jsonl", what, lines)] if rows else []
-    made += [
+    return made + [
         page.download(name, what, table.to_csv(index=False)) for name, (what, table) in tables.items() if len(table)
     ]
-    if replayable := travel.of_run(run_dir):
-        made.append(page.download(travel.NAME, "what vLLM's own scheduler can replay", travel.to_text(replayable)))
-    manifest = json.dumps(redact.manifest(material.run), indent=1, ensure_ascii=False, sort_keys=True)
-    return [*made, page.download("run.json", "the run's manifest, shortened for sharing", manifest)]
+
+
+def _trace(file: Path, headers: Sequence[dict[str, Any]]) -> list[page.Download]:
+    """The trace, or where it is too large what its engines said first: verdict and geometry rest on that."""
+    what = "the engines' own events, for prefixscope trace show"
+    if file.stat().st_size > MOST_TRACE_BYTES:
+        whole = page.Download(name=shared.TRACE, what=what, href="", note="too large: left in the run directory")
+    else:
+        whole = page.download(shared.TRACE, what, file.read_text(encoding="utf-8"))
+    if whole.href:
+        return [whole]
+    first = "".join(map(shared.as_line, headers))
+    return [whole, page.download(HEADERS, "the first event of each traced engine", first, always=True)]
+
+
+def _made(held: Sequence[page.Download], material: Material, *, include_text: bool) -> dict[str, Any]:
+    """What made this page, for whoever makes it again."""
+    return {
+        "format": FORMAT,
+        "prefixscope": package_version(),
+        "altair": version("altair"),
+        "vl-convert": version("vl-convert-python"),
+        "fonts": page.fonts(),
+        "text": include_text,
+        "brought": material.brought,
+        "left out": [one.name for one in held if not one.href],
+    }
+
+
+def _without_undrawn(section: Section, drawn: Mapping[str, page.Drawn]) -> Section:
+    """The section without figures that have too many marks for a page, which it says; their tables stay."""
+    left_out = [figure for figure in section.figures if figure.id not in drawn]
+    if not left_out:
+        return section
+    return replace(
+        section,
+        figures=tuple(figure for figure in section.figures if figure.id in drawn),
+        after=(f"{count(len(left_out), 'figure')} left out: too many marks for a page. The data below holds them all.",
+               *section.after),
+        tables=(*section.tables, *(figure.table for figure in left_out if figure.table is not None)),
+    )  # fmt: skip
 
 
 def _figures(headline: Figure | None, made: Sequence[Section]) -> Iterable[Figure]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from prefixscope import asked, engine, notebooks, preflight
+from prefixscope import asked, collect_env, engine, notebooks, preflight
 from prefixscope.client import Client
 from prefixscope.errors import NotebookError, PrefixscopeError, RunError
 from prefixscope.investigation import Investigation, free_space_warning
@@ -96,6 +96,7 @@ class Result:
     code: str
     failed: tuple[str, ...]
     seconds: float
+    note: Path | None = None
 
     @property
     def exit_code(self) -> int:
@@ -107,6 +108,7 @@ class Result:
         return {
             "run": str(self.path),
             "report": str(self.report) if self.report else None,
+            "incident": str(self.note) if self.note else None,
             "verdict": self.verdict,
             "verdict_code": self.code,
             "failed_stages": list(self.failed),
@@ -115,6 +117,8 @@ class Result:
 
     def text(self) -> str:
         lines = [self.verdict, f"report: {self.report}" if self.report else "no report could be rendered"]
+        if self.note:
+            lines.append(f"note to send on: {self.note}")
         if self.failed:
             lines.append(f"failed: {', '.join(self.failed)}; go on with: prefixscope run -o {self.path} --resume")
         return "\n".join(lines)
@@ -199,10 +203,11 @@ def plan(target: Target, *, quick: bool, only: Sequence[str], assignments: Seque
     return Plan(target, tuple(stages), {s: v for s, v in parameters.items() if s in stages}, left_out, quick)
 
 
-def run(target: Target, plan: Plan, *, out: str | None, resume: bool, screen: Screen) -> Result:
+def run(target: Target, plan: Plan, *, out: str | None, resume: bool, screen: Screen, collect: bool = True) -> Result:
     """Carry out a plan.
 
     A stage that fails does not stop the others; the report is rendered in any case, and the servers are stopped.
+    ``collect`` asks the engine's Python for vLLM's ``collect-env`` once nothing is measured any more.
 
     Raises
     ------
@@ -234,6 +239,8 @@ def run(target: Target, plan: Plan, *, out: str | None, resume: bool, screen: Sc
                 if failed and stage != "report" and not directory.answered():
                     screen.line(f"  {stage:9} left out: no server of this run has answered")
                     continue
+                if stage == "report" and collect and plan.asks:
+                    collect_env.keep(directory, target)
                 if not run_stage(directory, stage, plan.parameters.get(stage, {}), resume=resume, screen=screen):
                     failed.append(stage)
         except KeyboardInterrupt:
@@ -252,7 +259,19 @@ def run(target: Target, plan: Plan, *, out: str | None, resume: bool, screen: Sc
         found.code,
         tuple(failed),
         time.monotonic() - started,
+        note=_write_note(directory.path, screen),
     )
+
+
+def _write_note(place: Path, screen: Screen) -> Path | None:
+    """The incident note beside the report; None, and said why, where it can't be written."""
+    from prefixscope import notes
+
+    try:
+        return notes.write_incident(place)
+    except PrefixscopeError as error:
+        screen.line(f"  no incident note: {error}")
+        return None
 
 
 def open_directory(target: Target, plan: Plan, place: Path, *, resume: bool) -> Run:

@@ -18,7 +18,6 @@ import errno
 import fcntl
 import json
 import os
-import platform
 import secrets
 import shutil
 import socket
@@ -27,12 +26,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TextIO
 
 from prefixscope.errors import RunError, mask
 from prefixscope.progress import Progress
+from prefixscope.provenance import environment, package_version
 
 SCHEMA_VERSION = 1
 STAGES = ("baseline", "trace", "sweep", "equality", "speculation", "crosscheck", "report")
@@ -47,23 +46,6 @@ def now() -> str:
 def iso(seconds: float) -> str:
     """A time.time() as ``now`` writes it."""
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def package_version() -> str:
-    try:
-        return version("prefixscope")
-    except PackageNotFoundError:
-        return "0+unknown"
-
-
-def environment() -> dict[str, Any]:
-    """The investigating machine, without its name or paths."""
-    return {
-        "prefixscope": package_version(),
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-    }
 
 
 class Run:

@@ -17,6 +17,8 @@ from prefixscope.trace import Header, Lookup, Trace, read_trace
 from prefixscope.verdict import Verdict
 
 MOST_PANELS = 3
+MOST_POINTS = 1_000
+"""Lookups that a page draws one by one; of more, stretches of time are drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,7 @@ def tell(run_dir: Path, sent: pd.DataFrame, verdict: Verdict) -> Telling:
         blocks=beside[~beside["request_id"].isin(other_first)].reset_index(drop=True),
         beside=beside,
         stores=frames.stores(trace, {request: labels[request] for request in labels if request in keeping}),
-        over_time=frames.lookups_over_time(trace),
+        over_time=frames.lookups_over_time(trace, most=MOST_POINTS),
         evictions=frames.evictions_over_time(trace),
         tally=frames.causes(trace),
         engines=engines,
@@ -100,7 +102,7 @@ def _alone(trace: Trace) -> Telling:
         blocks=blocks,
         beside=blocks,
         stores=lookups.stored(seen, drafter=True),
-        over_time=frames.lookups_over_time(trace),
+        over_time=frames.lookups_over_time(trace, most=MOST_POINTS),
         evictions=frames.evictions_over_time(trace),
         tally=frames.causes(trace),
         engines={f"pid {one.pid}, {one.engine}": one for one in trace.headers},

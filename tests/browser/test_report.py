@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cdp import Chromium
@@ -18,7 +19,11 @@ pytestmark = pytest.mark.browser
 
 CHARTS = 11
 TRACE = Path(__file__).parents[1] / "data" / "trace-incident.jsonl"
-HOSTILE = "<script>window.pwned=1</script><img src=x onerror=window.pwned=2></script><!--<script> \x1b[31m\u202e**x**"
+HOSTILE = (
+    "<script>window.pwned=1</script><img src=x onerror=window.pwned=2></script><!--<script> \x1b[31m\u202e**x** `--x`"
+    "<svg onload=window.pwned=3></svg>\"'><a href=javascript:window.pwned=4>\x00\x1b]0;owned\x07\u2067[x](javascript:1)"
+    "\n# heading\n| a | b |\n{{ 7 * 7 }} ${window.pwned=5} &lt;b&gt; </textarea></noscript></style>" + "W" * 1_000_000
+)
 ADD_SCRIPT = """(() => {
   const script = document.createElement("script");
   script.textContent = "window.ran = 1";
@@ -122,28 +127,71 @@ def test_without_scripts_the_figures_are_there(chromium: Chromium, report: Path)
     is_quiet(page, report)
 
 
-def test_hostile_text_is_inert(chromium: Chromium, tmp_path: Path) -> None:
-    """Script tags, markup, escape codes and direction marks in names, logs and answers run and change nothing."""
-    run = make_run(tmp_path / "run", text=HOSTILE)
+def poison(value: Any, *, keys: set[str], text: str) -> Any:
+    """The value with that text for whatever a server says under these keys, numbers and nested names too."""
+    if isinstance(value, dict):
+        return {
+            name: text if name in keys and not isinstance(item, (dict, list)) else poison(item, keys=keys, text=text)
+            for name, item in value.items()
+        }
+    return [poison(item, keys=keys, text=text) for item in value] if isinstance(value, list) else value
+
+
+def poisoned_run(run: Path, text: str) -> Path:
+    """A run in which every field that a server controls holds that text; some rows keep their numbers, to be drawn."""
+    make_run(run, text=text)
+    names = {"model", "error", "text", "finish_reason", "class", "document", "shape", "label", "arm_label", "server"}
+    usage = {"prompt_tokens", "cached_tokens", "completion_tokens", "queries", "hits", "drafts", "accepted", "chunks"}
+    for file in (run / "raw").glob("*.jsonl"):
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        out = []
+        for place, row in enumerate(rows):
+            if "lora" in str(row.get("model")):
+                row = poison(row, keys=names - {"shape", "document"}, text=text)
+            if place % 9 == 5:
+                row = poison(row, keys=usage | names, text=text) | {"metrics": {text: text}}
+            if place % 9 == 7:
+                row = {**row, "status": "failed", "error": f"500: {text}"}
+            out.append(json.dumps(row) + "\n")
+        file.write_text("".join(out))
+    trace = run / "trace" / "trace-9293.jsonl"
+    lines = [json.loads(line) for line in trace.read_text().splitlines()]
+    header = {**lines[0], "version": text, "spec_method": text, "engine": "another", "pid": 7}
+    odd = [
+        header,
+        {**lines[1], "engine": "another", "request": text, "closest": {"request": text, "common_tokens": 64}},
+    ]
+    odd.append({"schema": 1, "event": "off", "t": 1.0, "pid": 7, "reason": text})
+    trace.write_text("".join(json.dumps(line) + "\n" for line in [*lines, *odd]))
     manifest = json.loads((run / "run.json").read_text())
-    manifest["target"]["label"] = HOSTILE
-    manifest["servers"][0]["command"] = f"vllm serve {HOSTILE}"
-    manifest["servers"][0]["id"] = HOSTILE
-    manifest["facts"].append({"name": HOSTILE, "value": HOSTILE, "source": HOSTILE})
-    manifest["warnings"].append(
-        {"code": "server-log", "stage": "sweep", "detail": HOSTILE + "x" * 1_000_000, "remedy": HOSTILE}
-    )
+    manifest["target"]["label"] = manifest["engine"]["version"] = text
+    manifest["servers"][0] |= {"id": text, "command": f"vllm serve {text}"}
+    manifest["servers"][1]["setting"]["label"] = text
+    manifest["facts"] += [{"name": text, "value": value, "source": text} for value in (text, [text, text], True)]
+    manifest["warnings"].append({"code": "server-log", "stage": "sweep", "detail": text, "remedy": text})
+    manifest["stages"]["sweep"] |= {"status": "failed", "error": text, "note": text}
+    manifest["time"].append({"stage": "sweep", "what": text, "seconds": 1.0, "at": "2026-11-29T10:00:00Z"})
+    manifest["environment"]["gpu"] = text
+    manifest["collect_env"] = {"lines": {"OS": text, text: "x"}}
     (run / "run.json").write_text(json.dumps(manifest))
-    raw = run / "raw" / "baseline.jsonl"
-    raw.write_text(raw.read_text().replace('"gemma4-tiny-lora"', json.dumps(HOSTILE)))
-    file = render_report(run, include_text=True)
+    return run
+
+
+@pytest.mark.parametrize("width", [1440, 380])
+def test_hostile_text_is_inert(chromium: Chromium, tmp_path: Path, width: int) -> None:
+    """Scripts, markup, escape codes, NULs, direction marks and a megabyte in all that a server says do nothing."""
+    file = render_report(poisoned_run(tmp_path / "run", HOSTILE), include_text=True)
+    text = file.read_text()
     assert file.stat().st_size < 2_500_000
-    page = opened(chromium.page(width=380), file)
+    assert not set("\x00\x1b\u202e\u2067") & set(text)
+    page = opened(chromium.page(width=width), file)
     assert page.value("window.pwned ?? null") is None
-    assert page.value("document.querySelectorAll('img').length") == 0
-    assert page.value(DRAWN) == CHARTS
+    assert page.value("document.querySelectorAll('img, iframe, object, embed, .page script').length") == 0
+    assert page.value("[...document.querySelectorAll('*')].filter((one) => one.onload || one.onerror).length") == 0
+    assert page.value("document.body.textContent.includes('<script>window.pwned=1')"), "it is shown, as text"
+    assert page.value("Number(document.documentElement.dataset.drawn)") == page.value(DRAWN) >= 8
     is_quiet(page, file)
-    fits(page, 380)
+    fits(page, width)
 
 
 def test_an_empty_run_opens(chromium: Chromium, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Find out why a vLLM server's prefix cache stays cold, block by block, on a real engine.",
         epilog="exit codes: 0 done · 1 a stage failed · 2 usage, unreachable, refused · 3 can't tell · 130 interrupted",
     )
-    from prefixscope.runs import package_version
+    from prefixscope.provenance import package_version
 
     parser.add_argument("--version", action="version", version=package_version())
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")

@@ -28,7 +28,9 @@ def _run(options: argparse.Namespace) -> int:
         print(json.dumps(plan.to_json(), indent=2) if options.json else plan.text())
         return DONE
     screen = Screen()
-    result = runner.run(target, plan, out=options.out, resume=options.resume, screen=screen)
+    result = runner.run(
+        target, plan, out=options.out, resume=options.resume, screen=screen, collect=options.collect_env
+    )
     if options.json:
         print(json.dumps(result.to_json(), indent=2))
     else:
@@ -126,6 +128,12 @@ def add(commands: Commands) -> None:
         default=[],
         metavar="STAGE.NAME=VALUE",
         help="a notebook's parameter, its value as in Python; may be repeated; --dry-run lists them all",
+    )
+    run.add_argument(
+        "--no-collect-env",
+        dest="collect_env",
+        action="store_false",
+        help="leave vLLM's collect-env out of the report (it takes seconds, once nothing is measured any more)",
     )
     run.add_argument(
         "--dry-run", action="store_true", help="list stages and parameters, refuse what is wrong, and do nothing"

@@ -85,8 +85,6 @@ def _across(base: Side, other: Side, tables: Sequence[dict[Any, bool]]) -> noise
             if pair == "cold-control" and (role, document) in {(key[0], key[1]) for key in common}:
                 rows.append({"pair": name, "shape": role, "document": document, "identical": same})
     columns = {"pair": TEXT, "shape": TEXT, "document": TEXT, "identical": BOOL}
-    return (
-        noise.judge(make_frame(rows, columns), (base.letter, other.letter), cause="what differs between them")
-        if rows
-        else None
-    )
+    if not rows:
+        return None
+    return noise.judge(make_frame(rows, columns), (base.letter, other.letter), cause="what differs between them")

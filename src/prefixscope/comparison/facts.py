@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -30,6 +31,8 @@ _FOLLOWS = {
 }  # fmt: skip
 """What a release makes of a model by itself."""
 _OWN_FLAGS = {"--port", "--host", "--api-key", "--served-model-name"}
+_FOLDERS = re.compile(r"(?<![\w/])(?:[\w.+-]+/){2,}(?=[\w.+-])")
+"""Folders of a relative path: as good as another machine's. An owner and a name alone are a model."""
 _CUT = "characters more)"
 
 
@@ -208,7 +211,7 @@ def _given(command: str) -> dict[str, str]:
         elif name is not None:
             found[name].append(word)
     return {
-        name: redact.clean(" ".join(words), limit=120) or "given"
+        name: _FOLDERS.sub("…/", redact.clean(" ".join(words), limit=120)) or "given"
         for name, words in found.items()
         if name.startswith("--") and name not in _OWN_FLAGS
     }

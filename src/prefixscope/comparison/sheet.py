@@ -13,6 +13,7 @@ from prefixscope.comparison.hits import Change, middle
 from prefixscope.comparison.retention import Interval, intervals
 from prefixscope.comparison.whole import CANNOT_TELL, SAME, Comparison, to_json
 from prefixscope.comparison.words import blame, exact, headline, judged_words, sentence, varied
+from prefixscope.display import themed
 from prefixscope.quantities import count, number
 from prefixscope.sections import Figure, Section, Table
 from prefixscope.sections.section import figures
@@ -30,7 +31,7 @@ def render_comparison(found: Comparison, target: Path) -> Path:
     """
     made, top = sections(found), headline_figure(found)
     every = [*([top] if top is not None else []), *(one for section in made for one in section.figures)]
-    drawn = {one.id: page.Drawn(one.id, one.chart) for one in every}
+    drawn = {one.id: page.Drawn(one.id, themed(one.chart)) for one in every}
     text = page.render(
         "comparison.html.j2",
         drawn,

@@ -22,12 +22,11 @@ from prefixscope.frames.drafting import (
     resends,
 )
 from prefixscope.frames.evictions import evictions_over_time
-from prefixscope.frames.export import frames_to_csv
 from prefixscope.frames.outputs import answers, comparisons, equality
 from prefixscope.frames.predicted import predicted, predicted_cases, predicted_versions
 from prefixscope.frames.pressed import TIE, pressed
 from prefixscope.frames.requests import current, repeats, send_label, sends, worst
-from prefixscope.frames.rows import doubts, load_run, read_rows, trace_headers
+from prefixscope.frames.rows import doubts, forget, load_run, read_rows, trace_headers
 from prefixscope.frames.served import facts
 from prefixscope.frames.summaries import (
     agreement,
@@ -64,7 +63,7 @@ __all__ = [
     "equality",
     "evictions_over_time",
     "facts",
-    "frames_to_csv",
+    "forget",
     "generations",
     "group_label",
     "groups",

@@ -178,7 +178,7 @@ def across(first: Path, second: Path, *, arm: str = "A") -> tuple[pd.DataFrame, 
 
 
 def record(frame: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
-    """The comparison on one page: wall clock, tokens a second of each shape, acceptance, tokens per step, headroom.
+    """One row per measure of the comparison: wall clock, tokens a second of each shape, acceptance, headroom …
 
     ``a`` and ``b`` are medians over requests with ``a_p10`` … ``b_p90`` beside them (sums for wall clock, drafted and
     accepted together for the share over all); ``times`` is how many times b the value of a is, with its 95 % interval

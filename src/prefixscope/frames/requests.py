@@ -22,7 +22,8 @@ SEND_COLUMNS = {
     "predicted_tokens": INT, "predicted_by": TEXT, "predicted_agrees": BOOL,
 }  # fmt: skip
 
-_WORST = ("none", "short", "not reported", "inconclusive", "cannot hit", "reuses")
+WORST = ("none", "short", "not reported", "inconclusive", "cannot hit", "reuses")
+"""Verdicts of single sends, the one that describes a set of them first."""
 
 
 def sends(run_dir: Path) -> pd.DataFrame:
@@ -95,7 +96,7 @@ def repeats(sent: pd.DataFrame) -> dict[str, str]:
     """Request id of each repeat → request id of the cold send it repeats: the last one of its series before it."""
     cold: dict[Any, str] = {}
     found: dict[str, str] = {}
-    for row in sent[sent["request_id"].notna()].itertuples():
+    for row in sent[sent["request_id"].notna() & sent["send"].notna()].itertuples():
         if row.send == "cold":
             cold[row.series] = str(row.request_id)
         elif row.send == "repeat" and row.series in cold:
@@ -115,7 +116,7 @@ def send_label(send: str, index: int | None) -> str:
 def worst(verdicts: Iterable[Any]) -> str | None:
     """The verdict that describes a set of sends: one miss outweighs any number of hits."""
     found = {str(value) for value in verdicts if not pd.isna(value)}
-    return next((name for name in _WORST if name in found), None)
+    return next((name for name in WORST if name in found), None)
 
 
 def _send_verdict(row: Mapping[str, Any], block: int | None) -> str | None:

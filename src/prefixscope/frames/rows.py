@@ -79,22 +79,29 @@ def _read_file(path: Path, changed_ns: int, size: int) -> tuple[Rows, int, int]:
     return rows, bad, unknown
 
 
+def forget() -> None:
+    """Give up the memory of rows read so far; the files are read again where they are asked for."""
+    _read_file.cache_clear()
+
+
 def of_kind(run_dir: Path, kind: str) -> Rows:
     """Every raw row of one kind, in file order."""
     return [row for row in read_rows(run_dir)[0] if row.get("kind") == kind]
 
 
 def trace_headers(run_dir: Path, folder: str = "trace") -> Rows:
-    """The header event of every traced engine: its groups, blocks, interval. Nothing else of the trace is read."""
+    """The header event of every traced engine: its groups, blocks, interval. Only a file's first lines are read."""
     found: Rows = []
     for path in sorted((run_dir / folder).glob("*.jsonl")):
         with path.open(encoding="utf-8", errors="replace") as lines:
-            try:
-                event = json.loads(next(lines, ""))
-            except ValueError:
-                continue
-        if isinstance(event, dict) and event.get("event") == "header":
-            found.append(event)
+            for line in lines:
+                try:
+                    event = json.loads(line)
+                except ValueError:
+                    break
+                if not isinstance(event, dict) or event.get("event") != "header":
+                    break
+                found.append(event)
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from prefixscope.frames.columns import BOOL, FLOAT, INT, TEXT, make_frame, median, whole
-from prefixscope.frames.requests import SEND_COLUMNS, current, worst
+from prefixscope.frames.requests import SEND_COLUMNS, WORST, current
 from prefixscope.frames.rows import Rows, of_kind
 
 SWEEP_COLUMNS = {
@@ -45,28 +45,29 @@ def hits(frame: pd.DataFrame) -> pd.DataFrame:
         "index",
         "send_label",
     ]
-    out: Rows = []
-    for values, part in current(frame).groupby(keys, dropna=False, sort=False):
-        cached = part["cached_tokens"].dropna()
-        total = part["prompt_tokens"].dropna()
-        short = part["short_tokens"].dropna()
-        expected = part["predicted_agrees"].dropna()
-        out.append(
-            {
-                **dict(zip(keys, values, strict=True)),
-                "rows": len(part),
-                "failed": int((part["status"] == "failed").sum()),
-                "count": len(cached),
-                "prompt_tokens": median(total),
-                "cached_tokens": median(cached),
-                "cached_min": whole(cached.min()) if len(cached) else None,
-                "cached_max": whole(cached.max()) if len(cached) else None,
-                "short_tokens": median(short),
-                "predicted_tokens": median(part["predicted_tokens"].dropna()),
-                "predicted_wrong": int((~expected).sum()) if len(expected) else None,
-                "verdict": worst(part["verdict"]),
-            }
-        )
+    counted = current(frame)
+    marked = counted.assign(
+        failed=counted["status"] == "failed",
+        wrong=~counted["predicted_agrees"],
+        worst=counted["verdict"].map({name: place for place, name in enumerate(WORST)}).astype(FLOAT),
+    )
+    found = marked.groupby(keys, dropna=False, sort=False).agg(
+        rows=("status", "size"),
+        failed=("failed", "sum"),
+        count=("cached_tokens", "count"),
+        prompt_tokens=("prompt_tokens", "median"),
+        cached_tokens=("cached_tokens", "median"),
+        cached_min=("cached_tokens", "min"),
+        cached_max=("cached_tokens", "max"),
+        short_tokens=("short_tokens", "median"),
+        predicted_tokens=("predicted_tokens", "median"),
+        predicted_wrong=("wrong", "sum"),
+        predicted=("wrong", "count"),
+        worst=("worst", "min"),
+    )
+    found["predicted_wrong"] = found["predicted_wrong"].where(found["predicted"] > 0)
+    found["verdict"] = found["worst"].map(dict(enumerate(WORST))).astype(TEXT)
+    out = found.reset_index().to_dict("records")
     columns = {key: SEND_COLUMNS[key] for key in keys}
     columns |= dict.fromkeys(
         ("rows", "failed", "count", "prompt_tokens", "cached_tokens", "cached_min", "cached_max", "short_tokens"), INT
@@ -102,22 +103,17 @@ def latency(frame: pd.DataFrame) -> pd.DataFrame:
 
     Sends that shared the machine with a starting server are left out.
     """
-    out: Rows = []
     measured = frame[frame["first_token_ms"].notna() & frame["send"].isin(["cold", "repeat"])]
     measured = measured[~measured["overlapped"].fillna(False)]
     keys = ["config", "drafter", "lora", "interval_order", "tokens", "send_label", "index"]
-    for values, part in measured.groupby(keys, dropna=False, sort=False):
-        times = part["first_token_ms"]
-        out.append(
-            {
-                **dict(zip(keys, values, strict=True)),
-                "count": len(times),
-                "median_ms": times.median(),
-                "min_ms": times.min(),
-                "max_ms": times.max(),
-                "cached_tokens": median(part["cached_tokens"].dropna()),
-            }
-        )
+    found = measured.groupby(keys, dropna=False, sort=False).agg(
+        count=("first_token_ms", "size"),
+        median_ms=("first_token_ms", "median"),
+        min_ms=("first_token_ms", "min"),
+        max_ms=("first_token_ms", "max"),
+        cached_tokens=("cached_tokens", "median"),
+    )
+    out = found.reset_index().to_dict("records")
     columns = {key: SEND_COLUMNS[key] for key in keys} | {"count": INT, "cached_tokens": INT}
     result = make_frame(out, columns | dict.fromkeys(("median_ms", "min_ms", "max_ms"), FLOAT))
     return result.sort_values(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from prefixscope import page
-from prefixscope.display import title_of
+from prefixscope.display import themed, title_of
 from prefixscope.glossary import used
 from prefixscope.sections import Section
 
@@ -22,7 +22,7 @@ def render_pressed(section: Section, rows: Mapping[str, Any], target: Path) -> P
     ReportError
         where it can't be written.
     """
-    drawn = {one.id: page.Drawn(one.id, one.chart) for one in section.figures}
+    drawn = {one.id: page.Drawn(one.id, themed(one.chart)) for one in section.figures}
     text = page.render(
         "prediction.html.j2",
         drawn,

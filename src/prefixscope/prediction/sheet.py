@@ -11,6 +11,7 @@ import pandas as pd
 
 from prefixscope import charts, frames, page
 from prefixscope.charts.titles import spans
+from prefixscope.display import themed
 from prefixscope.glossary import used
 from prefixscope.prediction.advice import upgrade
 from prefixscope.prediction.answer import Prediction, describe, table_rows
@@ -33,7 +34,7 @@ def render_prediction(prediction: Prediction, target: Path) -> Path:
     after = "" if advice is None else upgrade(cases, advice)
     said = [prediction.answer(cases), prediction.heading(), after, "" if advice is None else advice.sentence]
     made = _sections(prediction, cases)
-    drawn = {one.id: page.Drawn(one.id, one.chart) for section in made for one in section.figures}
+    drawn = {one.id: page.Drawn(one.id, themed(one.chart)) for section in made for one in section.figures}
     rows = json.dumps(prediction.to_json(), sort_keys=True)
     text = page.render(
         "prediction.html.j2",

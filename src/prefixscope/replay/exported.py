@@ -10,9 +10,9 @@ from typing import Any
 import jinja2
 
 from prefixscope.errors import ReplayError
+from prefixscope.provenance import package_version
 from prefixscope.quantities import number
 from prefixscope.replay.case import Case, Group
-from prefixscope.runs import package_version
 
 _SPECS = {"full": "FullAttentionSpec", "sliding": "SlidingWindowSpec", "mamba": "MambaSpec"}
 _MOST = {"block_size", "num_kv_heads", "head_size", "head_size_v", "sliding_window", "page_size_padded"}

@@ -20,11 +20,21 @@ def cases(rows: Iterable[Row], trace: Trace) -> list[Case]:
     """
     engines: dict[tuple[str, int], tuple[Header, list[Row]]] = {}
     for row in sorted(rows, key=lambda one: str(one.get("at"))):
-        lookup = trace.lookup(row["request_id"]) if row.get("status") == "ok" and row.get("request_id") else None
-        if lookup is not None and row.get("prompt_tokens"):
+        lookup = trace.lookup(row["request_id"]) if _whole(row) else None
+        if lookup is not None:
             header = lookup.header
             engines.setdefault((header.engine, header.pid), (header, []))[1].append(row)
     return [_case(header, sent) for header, sent in engines.values()]
+
+
+def _whole(row: Row) -> bool:
+    """Whether a row says all that its request needs; one that was written by hand, or by another tool, may not."""
+    if row.get("status") != "ok" or not {"request_id", "series", "attempt", "role", "send", "setting"} <= set(row):
+        return False
+    counts = [row.get(name) for name in ("cached_tokens", "shared_tokens", "answer_tokens", "answered_tokens")]
+    numbers = all(isinstance(value, (int, type(None))) for value in (*counts, row.get("shared_answer_tokens")))
+    total, setting = row.get("prompt_tokens"), row["setting"]
+    return numbers and isinstance(total, int) and total > 0 and isinstance(setting, Mapping) and "label" in setting
 
 
 def _case(header: Header, rows: Sequence[Row]) -> Case:
@@ -37,7 +47,7 @@ def _case(header: Header, rows: Sequence[Row]) -> Case:
         requests=tuple(requests),
         release=release(header),
         name=str(rows[0]["setting"]["label"]),
-        measured={row["request_id"]: row["cached_tokens"] for row in rows},
+        measured={row["request_id"]: row.get("cached_tokens") for row in rows},
     )
 
 

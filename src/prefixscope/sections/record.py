@@ -72,16 +72,18 @@ def engines(material: Material) -> Table | None:
 def warnings(material: Material) -> Section:
     found = [item for item in material.run.get("warnings", []) if isinstance(item, Mapping)]
     rows = [tuple(redact.clean(item.get(key) or "") for key in ("stage", "code", "detail", "remedy")) for item in found]
-    version = material.run.get("schema_version", 1)
-    if version != 1:
-        rows.append(
-            (
-                "",
-                "other-schema",
-                f"The run's schema is {redact.clean(version)}, this report reads 1.",
-                "pip install --upgrade prefixscope",
-            )
+    releases = sorted({redact.clean(header.get("version"), limit=40) for header in material.headers})
+    if len(releases) > 1:
+        said = (
+            f"Engines of {len(releases)} vLLM releases answered ({', '.join(releases)}): their hits follow other rules."
         )
+        rows.append(("", "several-releases", said, "investigate each release in a run of its own"))
+    measured, shown = (frame["tokens"].nunique() for frame in (material.sent, material.hits))
+    if shown < measured:
+        said = (
+            f"{number(measured)} prompt lengths were measured; figures and tables show {shown} of them, spread evenly."
+        )
+        rows.append(("", "not-all-shown", said, "nothing to do: the verdict rests on all of them"))
     rows += [
         ("", "unreadable-rows", problem, "nothing to do: everything else was read") for problem in material.problems
     ]

@@ -1,0 +1,303 @@
+"""Reports that are made again from what they embed: the same bytes, and every edit by hand found."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from data.make_run import make_run
+
+from prefixscope import cli, page, report, verify
+from prefixscope.lookups import bring
+from prefixscope.report import render_report
+from prefixscope.runs import Run
+
+SAMPLE = Path(__file__).parents[2] / "data" / "sample" / "run"
+TRACE = Path(__file__).parents[1] / "data" / "trace-incident.jsonl"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture(scope="module")
+def made(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return render_report(run, out=tmp_path_factory.mktemp("made") / "report.html")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _each_folder_is_rendered_once() -> Iterator[None]:
+    """Most edits leave the data as they are: what is made again from them is then the same, and made once."""
+    render, known = verify.render_shared, {}
+
+    def remembered(folder: Path, *, include_text: bool = False) -> str:
+        files = [(str(file.relative_to(folder)), file.read_bytes()) for file in sorted(folder.rglob("*.json*"))]
+        key = hashlib.sha256(repr((files, include_text)).encode()).hexdigest()
+        if key not in known:
+            known[key] = render(folder, include_text=include_text)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verify, "render_shared", remembered)
+        yield
+
+
+def embedded(text: str, name: str) -> tuple[str, str]:
+    """The link's address as it stands in the page, and the file in it."""
+    found = re.search(rf'href="(data:[a-z/]+;base64,([^"]+))" download="{re.escape(name)}(?:\.gz)?"', text)
+    assert found, name
+    data = base64.b64decode(found[2])
+    return found[1], (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
+
+
+def in_file(name: str, old: str, new: str) -> Callable[[str], str]:
+    """An edit of an embedded file, packed again as it was."""
+
+    def edit(text: str) -> str:
+        href, inside = embedded(text, name)
+        assert old in inside, name
+        data = inside.replace(old, new, 1).encode()
+        packed = gzip.compress(data) if "gzip" in href else data
+        return text.replace(href, href.split(",")[0] + "," + base64.b64encode(packed).decode(), 1)
+
+    return edit
+
+
+def once(old: str, new: str) -> Callable[[str], str]:
+    def edit(text: str) -> str:
+        assert old in text, old
+        return text.replace(old, new, 1)
+
+    return edit
+
+
+def in_specs(text: str) -> str:
+    """One number of one chart's data."""
+    start = text.index('id="specs">')
+    found = re.compile(r'"hit":6336\b').search(text, start)
+    assert found
+    return text[: found.start()] + '"hit":6337' + text[found.end() :]
+
+
+def in_drawing(text: str) -> str:
+    """One bar of a figure drawn without scripts."""
+    return re.sub(r'(<div class="drawn">.*?<path [^>]*?\bd="M)(\d)', r"\g<1>9\2", text, count=1, flags=re.DOTALL)
+
+
+def run_cli(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    code = cli.main(list(words))
+    told = capsys.readouterr()
+    return code, told.out + told.err
+
+
+def test_a_report_agrees_with_its_own_rows(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``report`` prints the digest and size; ``--verify`` makes it again to the byte without the run directory."""
+    file = tmp_path / "out.html"
+    code, told = run_cli(capsys, "report", str(run), "-o", str(file))
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert code == 0
+    assert told.splitlines() == [str(file), f"sha256 {digest}, {file.stat().st_size:,} bytes"]
+    code, told = run_cli(capsys, "report", "--verify", str(file))
+    assert code == 0
+    assert digest in told
+    assert "agrees: made again from the rows it embeds, it is the same to the byte" in told
+    assert "not verifiable" not in told
+
+
+def test_the_sample_is_small_and_agrees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A default run's report is under 2.5 MB with everything in it, and can be recomputed whole."""
+    file = render_report(SAMPLE, out=tmp_path / "sample.html")
+    assert file.stat().st_size < 2_500_000
+    text = file.read_text()
+    assert "left in the run directory" not in text
+    assert "0+unknown" not in text
+    code, told = run_cli(capsys, "report", "--verify", str(file))
+    assert (code, "same to the byte" in told) == (0, True), told
+
+
+PAGE_EDITS: dict[str, tuple[Callable[[str], str], str]] = {
+    "cell": (once("<bdi>6,336</bdi>", "<bdi>6,399</bdi>"), "shown 6,399, recomputed 6,336"),
+    "chart": (in_specs, "shown 6337, recomputed 6336"),
+    "drawing": (in_drawing, "drawn without scripts: shown another drawing"),
+    "words": (once("<h1>MTP on", "<h1>LoRA on"), "verdict: headline: shown LoRA on"),
+    "csv": (in_file("hits.csv", "6336", "6337"), "hits.csv, line"),
+    "case": (in_file("cases.json", "6446", "6447"), "cases.json, line 1"),
+}
+
+
+def test_each_edit_of_the_page_is_named(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A number in a table, in a chart's data, a bar, a word and an embedded table changed by hand are each named."""
+    text = made.read_text()
+    for edit, _ in PAGE_EDITS.values():
+        edited = edit(text)
+        assert edited != text
+        text = edited
+    (tmp_path / "edited.html").write_text(text)
+    code, told = run_cli(capsys, "report", "--verify", str(tmp_path / "edited.html"))
+    assert code == 1, told
+    assert f"differs: {len(PAGE_EDITS)} places of " in told
+    for name, (_, words) in PAGE_EDITS.items():
+        assert words in told, name
+
+
+@pytest.mark.parametrize(
+    ("edit", "place"),
+    [
+        (in_file("rows.jsonl", '"cached_tokens":6336', '"cached_tokens":6400'), "hits.csv, line"),
+        (in_file("rows.jsonl", '"seed":7', '"seed":8'), "data: rows.jsonl"),
+        (in_file("run.json", '"cpus": "2"', '"cpus": "64"'), "shown 2, recomputed 64"),
+        (in_file("trace.jsonl", '"hit_tokens":0', '"hit_tokens":64'), "data: trace.jsonl"),
+        (once("</style>", ".missing { display: none }</style>"), "markup, style or scripts"),
+        (once('"use strict";', '"use strict"; window.x = 1;'), "markup, style or scripts"),
+    ],
+    ids=["row", "unused field", "manifest", "trace", "style", "script"],
+)
+def test_an_edit_of_data_or_scripts_is_found(
+    made: Path, tmp_path: Path, edit: Callable[[str], str], place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One row, a field that nothing is drawn from, the manifest, an event or a line of script changed is found."""
+    (tmp_path / "edited.html").write_text(edit(made.read_text()))
+    code, told = run_cli(capsys, "report", "--verify", str(tmp_path / "edited.html"))
+    assert (code, "agrees" in told) == (1, False), told
+    assert place in told
+
+
+def test_a_report_with_answers_agrees_too(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``--include-text`` puts answers in and says that prompts are in no run; a changed answer is found."""
+    file = tmp_path / "text.html"
+    _, told = run_cli(capsys, "report", str(run), "--include-text", "-o", str(file))
+    assert "never their text" in told
+    text = file.read_text()
+    assert "harbour lights" in text
+    assert "harbour lights" in embedded(text, "rows.jsonl")[1]
+    assert run_cli(capsys, "report", "--verify", str(file))[0] == 0
+    file.write_text(text.replace("harbour lights", "harbour ships", 1))
+    code, told = run_cli(capsys, "report", "--verify", str(file))
+    assert (code, "harbour ships" in told) == (1, True)
+
+
+def test_a_trace_alone_agrees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A report of a trace from elsewhere is made again from the trace that it embeds."""
+    directory = Run.create(tmp_path / "run", target={"kind": "sample"}, parameters={})
+    bring(TRACE, directory.path)
+    file = render_report(directory.path)
+    code, told = run_cli(capsys, "report", "--verify", str(file))
+    assert (code, "same to the byte" in told) == (0, True), told
+    file.write_text(in_file("trace.jsonl", '"hit_tokens":0', '"hit_tokens":64')(file.read_text()))
+    assert run_cli(capsys, "report", "--verify", str(file))[0] == 1
+
+
+def test_a_trace_too_large_is_named(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without its trace all but the block trace can be recomputed, and the answer says what can't."""
+    monkeypatch.setattr(report, "MOST_TRACE_BYTES", 1_000)
+    file = render_report(run, out=tmp_path / "report.html")
+    monkeypatch.undo()
+    assert "trace.jsonl: " in file.read_text()
+    code, told = run_cli(capsys, "report", "--verify", str(file))
+    assert code == 0, told
+    assert "not verifiable from this file: the block trace" in told
+    text = file.read_text()
+    file.write_text(once("<bdi>6,336</bdi>", "<bdi>6,400</bdi>")(text))
+    assert run_cli(capsys, "report", "--verify", str(file))[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (lambda text: "# notes, not a page", "no report"),
+        (lambda text: text[: len(text) // 2], "its end is missing"),
+        (lambda text: re.sub(r'<meta name="generator"[^>]*>', "", text), "does not say how it was made"),
+        (once("&#34;format&#34;: 1", "&#34;format&#34;: 2"), "has format 2"),
+        (in_file("run.json", '"schema_version": 1', '"schema_version": 0'), "has schema 0"),
+        (lambda text: re.sub(r'<a href="[^"]*" download="run.json">run.json</a>', "run.json", text), "no manifest"),
+        (once(";base64,", ";base64,A"), "damaged"),
+    ],
+    ids=["foreign", "cut", "early", "newer", "schema", "manifest", "packed"],
+)
+def test_what_cannot_be_recomputed_exits_2(
+    made: Path, tmp_path: Path, edit: Callable[[str], str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is no report, cut off, of another format or schema is refused with the reason and what to do."""
+    (tmp_path / "odd.html").write_text(edit(made.read_text()))
+    code, told = run_cli(capsys, "report", "--verify", str(tmp_path / "odd.html"))
+    assert code == 2, told
+    assert words in told
+    assert "Next: " in told
+
+
+def test_rows_too_many_to_embed_exit_2(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the rows were too many to embed nothing is recomputed, and the run directory is asked for."""
+    monkeypatch.setattr(report, "MOST_RAW_ROWS", 10)
+    file = render_report(run, out=tmp_path / "report.html")
+    assert "too many to embed" in file.read_text()
+    code, told = run_cli(capsys, "report", "--verify", str(file))
+    assert (code, "ask for the run directory" in told) == (2, True)
+
+
+def test_another_version_cannot_tell_an_edit(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What another version made, and comes out differently, is neither confirmed nor blamed: exit 2 names it."""
+    text = once("reuses nothing", "uses nothing again")(made.read_text())
+    (tmp_path / "other.html").write_text(re.sub(r"(&#34;prefixscope&#34;: &#34;)[^&]+", r"\g<1>9.9.9", text))
+    code, told = run_cli(capsys, "report", "--verify", str(tmp_path / "other.html"))
+    assert code == 2
+    assert "pip install prefixscope==9.9.9" in told
+
+
+def test_verify_takes_a_report_alone(run: Path, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run directory beside ``--verify``, or neither of the two, is a usage error."""
+    assert run_cli(capsys, "report", str(run), "--verify", str(made))[0] == 2
+    assert run_cli(capsys, "report")[0] == 2
+
+
+def test_what_differs_is_shown_without_control_characters(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An edited report can't write to the terminal of who verifies it."""
+    text = once("<bdi>6,336</bdi>", "<bdi>\x1b]0;owned\x07\x1b[2J\u202e</bdi>")(made.read_text())
+    (tmp_path / "odd.html").write_text(text)
+    code, told = run_cli(capsys, "report", "--verify", str(tmp_path / "odd.html"))
+    assert code == 1
+    assert not set("\x1b\x07\u202e") & set(told)
+
+
+def test_the_same_run_gives_the_same_bytes_anywhere(run: Path, tmp_path: Path) -> None:
+    """Another folder, working directory, hash seed, time zone and language give the same bytes."""
+    made = []
+    for name, extra in (
+        ("a", {"PYTHONHASHSEED": "1", "TZ": "UTC", "LC_ALL": "C.UTF-8"}),
+        ("another place", {"PYTHONHASHSEED": "77", "TZ": "Asia/Kathmandu", "LC_ALL": "C"}),
+    ):
+        place = tmp_path / name
+        shutil.copytree(run, place / "run")
+        subprocess.run(
+            [sys.executable, "-m", "prefixscope.cli", "report", "run"], cwd=place, check=True, capture_output=True,
+            env={**os.environ, **extra, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )  # fmt: skip
+        made.append((place / "run" / "report.html").read_bytes())
+    assert hashlib.sha256(made[0]).hexdigest() == hashlib.sha256(made[1]).hexdigest()
+
+
+def test_a_report_holds_what_made_it(made: Path) -> None:
+    """The page says which versions made it, in which fonts, and whether answers are in it."""
+    found = re.search(r'<meta name="generator" content="([^"]*)">', made.read_text())
+    assert found
+    told = json.loads(found[1].replace("&#34;", '"'))
+    assert told["text"] is False
+    assert told["left out"] == []
+    assert told["fonts"] == page.fonts()
+    assert re.fullmatch(r"\d+\.\d+\.\d+", told["prefixscope"])
