@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,10 +10,11 @@ from pathlib import Path
 import pytest
 from cdp import Chromium, NoChromium
 from data.answers import GEMMA, NEW, OLD, PROBES, heat_cells, prediction
+from data.make_pair import make_pair
 from data.make_run import make_run
 from data.workload import ROWS, pressure
 
-from prefixscope import frames, resources
+from prefixscope import comparison, frames, resources
 from prefixscope.prediction import render_prediction, render_pressed
 from prefixscope.replay import Grid, Survey
 from prefixscope.report import render_report
@@ -56,3 +58,16 @@ def under_pressure(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [*ROWS, *(replace(row, release="0.33.0") for row in ROWS)]
     section = pressed(frames.pressed(rows, own_pool=50_000), pressure())
     return render_pressed(section, {"rows": []}, tmp_path_factory.mktemp("pressed") / "page.html")
+
+
+@pytest.fixture(scope="session")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of two whole runs, one of which calls itself by text that would like to run."""
+    folder = tmp_path_factory.mktemp("compared")
+    before, after = make_pair(folder)
+    manifest = json.loads((after / "run.json").read_text())
+    manifest["target"]["label"] = (
+        "<script>window.pwned=1</script><img src=x onerror=window.pwned=2> \x1b[31m\u202e**x**"
+    )
+    (after / "run.json").write_text(json.dumps(manifest))
+    return comparison.render_comparison(comparison.compare([str(before), str(after)]), folder / "page.html")

@@ -36,11 +36,11 @@ def axe() -> str:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 380])
-@pytest.mark.parametrize("name", ["sample", "predicted", "under_pressure"])
+@pytest.mark.parametrize("name", ["sample", "predicted", "under_pressure", "compared"])
 def test_no_serious_violation(
     chromium: Chromium, axe: str, request: pytest.FixtureRequest, name: str, width: int, scheme: str
 ) -> None:
-    """Report, prediction and pressure page have no serious or critical violation, with every fold open."""
+    """Report, prediction, pressure page and comparison have no serious or critical violation, with every fold open."""
     page = opened(chromium.page(width=width, scheme=scheme), request.getfixturevalue(name))
     page.value("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
     page.settle()

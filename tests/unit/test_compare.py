@@ -86,7 +86,7 @@ def test_a_lower_hit_exits_1(pair: tuple[Path, Path]) -> None:
     found = compared(*reversed(pair))
     assert (found.exit_code, found.pairs[0].code) == (1, "worse")
     assert "goes from 6,336 to 0 cached tokens" in comparison.sentence(found)
-    assert "12 lower (by at most 6,336 tokens)" in comparison.to_text(found).replace("\n", " ")
+    assert "12 are lower (by at most 6,336 tokens)" in comparison.to_text(found).replace("\n", " ")
 
 
 def test_one_block_less_is_worse_and_named_beside_a_gain(tmp_path: Path) -> None:
@@ -134,6 +134,7 @@ def test_settings_are_known_unknown_same_or_different(tmp_path: Path) -> None:
     def change(manifest: dict[str, Any]) -> None:
         for server in manifest["servers"]:
             server["command"] += " --max-num-batched-tokens 2048 --port 4711"
+            server["command"] = server["command"].replace("/home/someone/.cache", "some/other/place")
         manifest["facts"].append({"name": "KV cache dtype", "value": "fp8", "source": "/metrics"})
         manifest["environment"] |= {"cpus": 64, "memory_gib": 512.0}
 
@@ -143,7 +144,7 @@ def test_settings_are_known_unknown_same_or_different(tmp_path: Path) -> None:
     assert states["--max-num-batched-tokens"] == ("differs", ("not given", "2048"))
     assert states["KV cache dtype"] == ("unknown", (None, "fp8"))
     assert states["served models"][0] == "same"
-    assert "--port" not in states
+    assert not {"--port", "--model"} & set(states)
     assert causes(found.facts) == ["vLLM version", "--max-num-batched-tokens", "machine"]
     text = comparison.to_text(found).replace("\n", " ")
     assert "More than one thing differs (vLLM version, --max-num-batched-tokens, machine)" in text
@@ -414,6 +415,22 @@ def test_speed_and_acceptance_are_paired_by_prompt(tmp_path: Path) -> None:
     assert found["acceptance, MTP"].code == "same"
     assert "tokens a second, MTP, prose" in found
     assert "tokens a second, MTP, XML" not in found, "another text is another prompt"
+
+
+def test_a_burst_is_no_speed(tmp_path: Path) -> None:
+    """Chunks that were held back and came all at once give no tokens a second; it is said, and nothing is compared."""
+
+    def held(row: Row) -> Row:
+        if row["kind"] != "generation":
+            return row
+        last = max(row["arrivals_ms"])
+        return {**row, "arrivals_ms": [last + 0.01 * place for place in range(len(row["arrivals_ms"]))]}
+
+    found = compared(*make_pair(tmp_path, held))
+    whats = {one.what for one in found.pairs[0].rates}
+    assert "tokens a second" not in whats
+    assert "acceptance" in whats
+    assert "24 of 24 streamed answers came in one burst" in comparison.to_text(found).replace("\n   ", "")
 
 
 def test_students_t() -> None:

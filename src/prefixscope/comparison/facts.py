@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -30,6 +31,8 @@ _FOLLOWS = {
 }  # fmt: skip
 """What a release makes of a model by itself."""
 _OWN_FLAGS = {"--port", "--host", "--api-key", "--served-model-name"}
+_FOLDERS = re.compile(r"(?<![\w/])(?:[\w.+-]+/){2,}(?=[\w.+-])")
+"""Folders of a relative path: as good as another machine's. An owner and a name alone are a model."""
 _CUT = "characters more)"
 
 
@@ -175,8 +178,9 @@ def _resolved(sides: Sequence[Side], settings: Sequence[str]) -> Iterable[tuple[
             words = ", ".join(f"{found[0]} ({setting})" for setting, found in by_setting.items())
             yield name, [words] * len(sides), kind
         else:
-            for setting, apart in different.items():
-                yield f"{name} ({setting})", list(apart), kind
+            for apart in dict.fromkeys(different.values()):
+                named = "; ".join(setting for setting, values in different.items() if values == apart)
+                yield f"{name} ({named})", list(apart), kind
 
 
 def _flags(sides: Sequence[Side], settings: Sequence[str]) -> Iterable[tuple[str, list[str]]]:
@@ -207,7 +211,7 @@ def _given(command: str) -> dict[str, str]:
         elif name is not None:
             found[name].append(word)
     return {
-        name: redact.clean(" ".join(words), limit=120) or "given"
+        name: _FOLDERS.sub("…/", redact.clean(" ".join(words), limit=120)) or "given"
         for name, words in found.items()
         if name.startswith("--") and name not in _OWN_FLAGS
     }

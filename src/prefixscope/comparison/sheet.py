@@ -12,13 +12,13 @@ from prefixscope.comparison import tables
 from prefixscope.comparison.hits import Change, middle
 from prefixscope.comparison.retention import Interval, intervals
 from prefixscope.comparison.whole import CANNOT_TELL, SAME, Comparison, to_json
-from prefixscope.comparison.words import blame, headline, judged_words, lead, sentence
+from prefixscope.comparison.words import blame, exact, headline, judged_words, sentence, varied
 from prefixscope.display import themed
 from prefixscope.quantities import count, number
 from prefixscope.sections import Figure, Section, Table
 from prefixscope.sections.section import figures
 
-MOST_PANELS = 6
+MOST_PANELS = 4
 
 
 def render_comparison(found: Comparison, target: Path) -> Path:
@@ -39,9 +39,10 @@ def render_comparison(found: Comparison, target: Path) -> Path:
         code=code(found),
         chip={"worse": "none", "better and worse": "short", "better": "reuses"}.get(code(found), "inconclusive"),
         headings=[headline(pair) for pair in found.pairs],
-        leads=[" ".join(lead(pair)) for pair in found.pairs],
+        leads=[" ".join(exact(pair)) for pair in found.pairs],
+        blames=[blame(pair) for pair in found.pairs],
+        varied=[" ".join(varied(pair)) for pair in found.pairs],
         labels=found.labels,
-        tiles=tiles(found),
         headline=drawn.get("verdict"),
         sections=made,
         downloads=list(_downloads(found)),
@@ -56,17 +57,6 @@ def code(found: Comparison) -> str:
     if len(known) == 1:
         return known.pop()
     return "better and worse" if known else CANNOT_TELL if CANNOT_TELL in codes else SAME
-
-
-def tiles(found: Comparison) -> list[tuple[str, str, str]]:
-    """The few numbers to show large, of two runs."""
-    if len(found.pairs) != 1 or found.pairs[0].why:
-        return []
-    pair = found.pairs[0]
-    total = f"of {number(len(pair.hits))} hit lengths"
-    counts = {"higher": len(pair.higher), "lower": len(pair.lower), "can't tell": len(pair.untold)}
-    counts = {"the same": len(pair.hits) - sum(counts.values()), **counts}
-    return [(name, number(value), total) for name, value in counts.items() if value or name != "can't tell"]
 
 
 def sections(found: Comparison) -> list[Section]:

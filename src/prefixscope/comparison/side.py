@@ -23,6 +23,8 @@ from prefixscope.verdict import Verdict, judge
 
 MOST = len(string.ascii_uppercase)
 _BLOCK = "scheduler block of the embedded case"
+BURST_MS = 0.5
+"""No engine makes a step in less: chunks that lie closer, in the middle of an answer, were held back on their way."""
 _UNFINISHED = ("failed", "partial", "interrupted", "running")
 
 
@@ -165,6 +167,7 @@ def _read(folder: Path, letter: str, name: str) -> Side:
         for request in case.measured:
             if request in started:
                 engines.setdefault(str(started[request]), case)
+    streamed = shareable(frames.generations(folder))
     swept, roles = frames.sweep(sent, kept), _roles(rows)
     return Side(
         letter=letter,
@@ -174,13 +177,13 @@ def _read(folder: Path, letter: str, name: str) -> Side:
         sent=sent,
         sweep=swept if len(swept) else frames.predicted_sweep(folder),
         comparisons=shareable(frames.comparisons(folder)),
-        generations=shareable(frames.generations(folder)),
+        generations=streamed,
         roles=roles,
         answers=_answers(rows, roles),
         commands=_commands(run),
         engines=engines,
         verdict=judge(sent, kept, run),
-        doubts=_doubts(folder, run, sent, problems),
+        doubts=(*_doubts(folder, run, sent, problems), *_held(streamed)),
     )
 
 
@@ -231,6 +234,14 @@ def _doubts(folder: Path, run: Mapping[str, Any], sent: pd.DataFrame, problems: 
         if wrong:
             found.append(f"in {wrong:,} of {count(len(known), 'send')} {who} gave another hit length than the answer")
     return tuple(found)
+
+
+def _held(streamed: pd.DataFrame) -> tuple[str, ...]:
+    held = int((streamed["step_ms"] < BURST_MS).sum())
+    if not held:
+        return ()
+    all_of = count(len(streamed), "streamed answer")
+    return (f"{held:,} of {all_of} came in one burst, so their tokens a second are not known and not compared",)
 
 
 def _refuse_the_same(sides: Sequence[Side]) -> None:

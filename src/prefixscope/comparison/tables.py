@@ -157,12 +157,11 @@ def rates(pair: Pair) -> list[Table]:
             caption=f"{what}, {pair.other.letter} against {pair.base.letter}: medians with the range over requests.",
             columns=(
                 "quantity",
-                "unit",
-                pair.base.letter,
-                pair.other.letter,
+                "noise or change",
                 "change (95 %)",
                 "pairs",
-                "noise or change",
+                pair.base.letter,
+                pair.other.letter,
             ),
             rows=tuple(_rate(one) for one in pair.rates if one.by_shape == by_shape),
             numeric=frozenset((pair.base.letter, pair.other.letter, "pairs")),
@@ -175,12 +174,11 @@ def rates(pair: Pair) -> list[Table]:
 
 def _rate(one: Rate) -> tuple[str, ...]:
     return (
-        one.name,
-        one.unit,
-        *(_spread(one.unit, side.median, side.low, side.high, side.count) for side in (one.base, one.other)),
+        one.name if one.unit != "ms" else f"{one.name}, ms",
+        judged_words(one),
         times_words(one),
         number(one.effect.pairs if one.effect else 0),
-        judged_words(one),
+        *(_spread(one.unit, side.median, side.low, side.high, side.count) for side in (one.base, one.other)),
     )
 
 

@@ -29,9 +29,17 @@ def headline(pair: Pair) -> str:
 
 def lead(pair: Pair) -> list[str]:
     """What the headline left out: how many hit lengths changed, the verdicts, speed and answers, and what to blame."""
-    if pair.why:
-        return []
-    return [_counts(pair), *_verdicts(pair), *_speeds(pair), *_answered(pair), blame(pair)]
+    return [*exact(pair), *varied(pair), blame(pair)] if not pair.why else []
+
+
+def exact(pair: Pair) -> list[str]:
+    """How many hit lengths changed, and the verdicts."""
+    return [_counts(pair), *_verdicts(pair)] if not pair.why else []
+
+
+def varied(pair: Pair) -> list[str]:
+    """Speed and acceptance, and answers that differ."""
+    return [*_speeds(pair), *_answered(pair)]
 
 
 def blame(pair: Pair) -> str:
@@ -141,11 +149,12 @@ def _latencies(pair: Pair) -> list[str]:
 
 def _counts(pair: Pair) -> str:
     same = sum(one.code == "same" for one in pair.hits)
-    parts = [f"{len(pair.higher):,} higher"] if pair.higher else []
-    parts += [f"{len(pair.lower):,} lower (by at most {_most(pair.lower)} tokens)"] if pair.lower else []
-    parts += [f"{same:,} the same"] if same else []
+    parts = [(len(pair.higher), "higher")] if pair.higher else []
+    parts += [(len(pair.lower), f"lower (by at most {_most(pair.lower)} tokens)")] if pair.lower else []
+    parts += [(same, "the same")] if same else []
+    named = [f"{many:,} {'' if n else 'is ' if many == 1 else 'are '}{how}" for n, (many, how) in enumerate(parts)]
     untold = f"{count(len(pair.untold), 'hit length')} can't be told" if pair.untold else ""
-    told = f"of {count(len(pair.hits), 'hit length')} {listing(parts)}" if parts else ""
+    told = f"of {count(len(pair.hits), 'hit length')} {listing(named)}" if named else ""
     text = "; ".join(part for part in (told, untold) if part)
     text = f"{text[:1].upper()}{text[1:]}."
     if any(one.base.varies or one.other.varies for one in pair.hits):
