@@ -15,7 +15,7 @@ import pandas as pd
 
 from prefixscope import frames, paired
 from prefixscope.errors import RunError
-from prefixscope.frames.drafting import effect, measured
+from prefixscope.frames.drafting import BURST_MS, effect, measured
 from prefixscope.frames.rows import dict_in, load_run
 from prefixscope.paired import Effect
 from prefixscope.quantities import count, number
@@ -232,6 +232,15 @@ def too_fast(generations: pd.DataFrame) -> str | None:
         "a drafter takes no less than one without: something else slowed one server down, such as other work on this "
         "machine. Measure again on an idle one before you quote it."
     )
+
+
+def held_back(generations: pd.DataFrame) -> str | None:
+    """How many answers came in one burst, so that their speed is not known; None where none did."""
+    rows = measured(generations)
+    held = int((rows["step_ms"] < BURST_MS).sum())
+    if not held:
+        return None
+    return f"{held:,} of {count(len(rows), 'streamed answer')} came in one burst: their tokens a second are not known."
 
 
 def counted(generations: pd.DataFrame) -> str | None:

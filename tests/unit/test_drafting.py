@@ -331,3 +331,18 @@ def test_a_gain_beyond_the_tokens_of_a_step_is_doubted(write: Write) -> None:
 def test_a_gain_that_its_steps_explain_is_not_doubted(write: Write) -> None:
     """A drafter that brings no more than its tokens per step is believed."""
     assert trade.too_fast(frames.generations(write(speculation_rows()))) is None
+
+
+def test_an_answer_that_came_in_one_burst_has_no_speed(write: Write) -> None:
+    """Chunks microseconds apart were held back on their way: no rate is made of them, and how many is said."""
+    rows = list(speculation_rows())
+    first = next(row for row in rows if row["kind"] == "generation" and row["arm"] == "A")
+    first["arrivals_ms"] = [first["arrivals_ms"][0] + 0.01 * place for place in range(len(first["arrivals_ms"]))]
+    table = frames.generations(write(rows))
+    held = table[table["request_id"] == first["request_id"]].iloc[0]
+    assert pd.isna(held["tokens_per_s"])
+    assert pd.isna(held["chunks_per_s"])
+    assert table["tokens_per_s"].max() < 200
+    told = trade.held_back(table)
+    assert told is not None
+    assert told.startswith("1 of 24 streamed answers came in one burst")

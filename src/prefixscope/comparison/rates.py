@@ -16,7 +16,7 @@ import pandas as pd
 
 from prefixscope import paired
 from prefixscope.comparison.hits import Cell, Change
-from prefixscope.comparison.side import BURST_MS, Side
+from prefixscope.comparison.side import Side
 from prefixscope.paired import Effect
 
 MATERIAL = 1.25
@@ -108,9 +108,6 @@ def _streamed(base: Side, other: Side) -> Iterable[_Pairs]:
 def _items(table: pd.DataFrame) -> dict[tuple[str, str, str, str], list[dict[str, Any]]]:
     """Streamed answers by server label, shape, prompt and its text."""
     found: dict[tuple[str, str, str, str], list[dict[str, Any]]] = {}
-    # Chunks that a busy machine or a proxy held back and passed on at once say nothing of the speed they were made at.
-    held = table["step_ms"] < BURST_MS
-    table = table.assign(tokens_per_s=table["tokens_per_s"].mask(held))
     for row in table[table["status"] == "ok"].to_dict("records"):
         key = (str(row["label"]), str(row["shape"]), str(row["item"]), str(row["digest"]))
         found.setdefault(key, []).append(row)

@@ -14,6 +14,7 @@ import pandas as pd
 
 from prefixscope import frames, redact
 from prefixscope.errors import ReplayError, RunError
+from prefixscope.frames.drafting import BURST_MS
 from prefixscope.material import shareable
 from prefixscope.quantities import count
 from prefixscope.replay import travel
@@ -23,8 +24,6 @@ from prefixscope.verdict import Verdict, judge
 
 MOST = len(string.ascii_uppercase)
 _BLOCK = "scheduler block of the embedded case"
-BURST_MS = 0.5
-"""No engine makes a step in less: chunks that lie closer, in the middle of an answer, were held back on their way."""
 _UNFINISHED = ("failed", "partial", "interrupted", "running")
 
 

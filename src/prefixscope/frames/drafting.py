@@ -22,6 +22,9 @@ GENERATION_COLUMNS = {
     "agree": BOOL, "disturbed": BOOL, "interleaved": BOOL,
 }  # fmt: skip
 
+BURST_MS = 0.5
+"""No engine makes a step in less: chunks that mostly lie closer were held back on their way, by a busy machine or a
+proxy, and how fast they were made is not known."""
 RATES = ("tokens_per_s", "chunks_per_s", "first_token_ms", "step_ms", "acceptance", "tokens_per_step")
 """What a summary gives as median, 10th and 90th percentile."""
 
@@ -43,7 +46,7 @@ def generations(run_dir: Path) -> pd.DataFrame:
     digest           string    of the prompt's messages: equal ones are the same text
     chunks           Int64     pieces that the stream came in: what a naive benchmark counts as tokens
     tokens_per_s     float64   tokens by usage after the first chunk, per second from first to last chunk;
-                               NaN where the server gave no usage or everything came at once
+                               NaN where the server gave no usage or they came in one burst
     chunks_per_s     float64   the same with chunks for tokens
     step_ms          float64   median time between chunks; ``step_p90_ms`` its 90th percentile
     drafts           Int64     verified steps; null where nobody reports, 0 where nothing was drafted
@@ -66,7 +69,7 @@ def _generation(row: Mapping[str, Any]) -> dict[str, Any]:
     steps = pd.Series(arrivals, dtype="float64").diff().dropna()
     span_s = steps.sum() / 1000
     tokens, first = whole(row.get("completion_tokens")), (row.get("chunk_tokens") or [1])[0]
-    timed = span_s > 0
+    timed = span_s > 0 and steps.median() >= BURST_MS
     return {
         **row,
         "setting": setting_columns(row)["setting"],
