@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +77,40 @@ def engine_python(engine: Engine) -> str:
 def model_dir(engine: Engine) -> Path:
     """The folder that holds target/, drafter/ and lora/."""
     return Path(engine.model.target).parent
+
+
+# --- the notebooks -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Executed:
+    """A notebook as plain papermill left it, and the processor time of its kernel."""
+
+    path: Path
+    cpu_s: float
+
+
+@pytest.fixture(scope="session")
+def executed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Executed]:
+    """Runs a stage's notebook on the recorded sample with its own defaults, once a session."""
+    from prefixscope import notebooks
+
+    folder, done = tmp_path_factory.mktemp("executed"), dict[str, Executed]()
+
+    def execute(stage: str) -> Executed:
+        if stage not in done:
+            import papermill
+
+            out, before = folder / f"{notebooks.FILES[stage]}.ipynb", os.times()
+            with pytest.MonkeyPatch.context() as patch:  # kernels import the package that the tests import
+                patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+                papermill.execute_notebook(str(notebooks.path(stage)), str(out), progress_bar=False, cwd=str(folder))
+            after = os.times()
+            spent = after.children_user + after.children_system - before.children_user - before.children_system
+            done[stage] = Executed(out, spent)
+        return done[stage]
+
+    return execute
 
 
 # --- stub servers and run directories ----------------------------------------------------------------------------

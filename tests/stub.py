@@ -19,7 +19,7 @@ from typing import Any
 
 BLOCK = 64
 CHAT, MODELS, METRICS, TOKENIZE, VERSION = "/v1/chat/completions", "/v1/models", "/metrics", "/tokenize", "/version"
-DETOKENIZE = "/detokenize"
+DETOKENIZE, COMPLETIONS, MESSAGES = "/detokenize", "/v1/completions", "/v1/messages"
 HTML_PAGE = "<!doctype html><html><head><title>Welcome</title></head><body>a web server, not vLLM</body></html>"
 BOS, TURN, END = 256, 257, 258
 
@@ -29,7 +29,7 @@ class Reply:
     """What to send instead.
 
     ``cut`` announces the whole body and sends only so many bytes of it; ``delay_s`` waits first; ``close`` ends the
-    connection without any answer.
+    connection without any answer; ``trickle_s`` waits so long before each byte, status line included.
     """
 
     status: int = 200
@@ -38,6 +38,7 @@ class Reply:
     cut: int | None = None
     delay_s: float = 0.0
     close: bool = False
+    trickle_s: float = 0.0
 
     @property
     def payload(self) -> bytes:
@@ -66,8 +67,11 @@ class StubServer:
     labels, more_metrics : further labels of ``vllm:cache_config_info``; further lines of the page.
     owned_by, headers : of ``/v1/models``; of every answer.
     block : tokens of one block; sends : how often a prefix must have been sent before it hits (2: the third send does).
-    ranks : caches that requests take turns on, each a server of its own to ``/metrics`` where ``balanced``;
-        ``X-data-parallel-rank`` picks one where ``pins``.
+    ranks : caches that requests take turns on, each a server of its own to ``/metrics`` where ``balanced``, and an
+        engine of its own where ``engines`` are as many; ``X-data-parallel-rank`` picks one where ``pins``.
+    route : number of the request → the rank that answers it; in turns by default.
+    page_of : the rank whose counters alone ``/metrics`` shows; None shows all.
+    apis : the paths at which it completes prompts.
     refuses : fields that get a 400.
     head : what the chat template writes before the first message.
     draft : how many tokens a drafter guesses per step; None has no drafter.
@@ -98,6 +102,9 @@ class StubServer:
         self.headers: dict[str, str] = {}
         self.block, self.sends = BLOCK, 1
         self.ranks, self.balanced, self.pins = 1, False, True
+        self.route: Callable[[int], int] = lambda number: number % self.ranks
+        self.page_of: int | None = None
+        self.apis = (CHAT, COMPLETIONS, MESSAGES)
         self.refuses: tuple[str, ...] = ()
         self.head: Callable[[], str] = lambda: ""
         self.draft: int | None = None
@@ -113,9 +120,11 @@ class StubServer:
         self._cache: Counter[int] = Counter()
         self._turn = self._pages = 0
         self._queries = self._hits = 0
+        self._by_rank: Counter[int] = Counter()
         self._generated = self._drafts = 0
         self._accepted: list[int] = []
         self._lock = threading.Lock()
+        self.closing = threading.Event()
         self._http = _Server(("127.0.0.1", 0), _handler(self))
         self.port = self._http.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -126,6 +135,7 @@ class StubServer:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self.closing.set()
         self._http.shutdown()
         self._http.server_close()
         self._thread.join()
@@ -174,7 +184,11 @@ class StubServer:
                 VERSION: self._version,
                 DETOKENIZE: self._detokenize,
                 CHAT: self._chat,
+                COMPLETIONS: self._complete,
+                MESSAGES: self._message,
             }
+            if path in (CHAT, COMPLETIONS, MESSAGES) and path not in self.apis:
+                return error(404, "Not Found")
             return routes[path](body, headers) if path in routes else error(404, "Not Found")
 
     def _models(self, body: dict[str, Any], headers: dict[str, str]) -> Reply:
@@ -211,6 +225,10 @@ class StubServer:
             ]
             for engine in range(self.engines):
                 share = value if engine == 0 else 0
+                if name == "queries" and self.engines == self.ranks > 1:
+                    share = self._by_rank[engine]
+                if name == "queries" and self.page_of is not None:
+                    share = self._by_rank[self.page_of]
                 lines.append(
                     f'vllm:prefix_cache_{name}_total{{engine="{engine}",model_name="{self.model}"}} {float(share)}'
                 )
@@ -251,7 +269,7 @@ class StubServer:
             if name in body:
                 return error(400, f"Unsupported parameter: '{name}'")
         salt = body.get("cache_salt") or ""
-        rank = self._turn % self.ranks
+        rank = self.route(self._turn)
         self._turn += 1
         if self.pins and "x-data-parallel-rank" in headers:
             rank = int(headers["x-data-parallel-rank"])
@@ -292,6 +310,28 @@ class StubServer:
             if isinstance(edited, Reply)
             else Reply(body=edited, headers={"X-Request-Id": headers.get("x-request-id", "")})
         )
+
+    def _complete(self, body: dict[str, Any], headers: dict[str, str]) -> Reply:
+        """A text goes on without any template: here as one user's message all the same."""
+        reply = self._chat({**body, "messages": [{"role": "user", "content": body["prompt"]}]}, headers)
+        if reply.status == 200:
+            choice = reply.body["choices"][0]
+            choice["text"] = choice.pop("message")["content"]
+        return reply
+
+    def _message(self, body: dict[str, Any], headers: dict[str, str]) -> Reply:
+        """The same answer in Anthropic's shape: the cached part stands beside the input, not in it."""
+        reply = self._chat(body, headers)
+        if reply.status != 200:
+            return Reply(reply.status, {"type": "error", **reply.body}, reply.headers)
+        usage, choice = reply.body["usage"], reply.body["choices"][0]
+        details = usage["prompt_tokens_details"]
+        cached = details["cached_tokens"] if details else 0
+        told = {"input_tokens": usage["prompt_tokens"] - cached, "output_tokens": usage["completion_tokens"]}
+        if details:
+            told["cache_read_input_tokens"] = cached
+        content = [{"type": "text", "text": choice["message"]["content"]}]
+        return Reply(body={"type": "message", "content": content, "stop_reason": "max_tokens", "usage": told})
 
     def _decode(self, tokens: int) -> list[int]:
         """How many of the drafted tokens each step after the first token accepted; the counters move."""
@@ -340,6 +380,7 @@ class StubServer:
             self._cache[key] += 1
         hit = hit if self.prefix_caching else 0
         self._queries += len(ids) + self.others_tokens
+        self._by_rank[int(space[-1])] += len(ids) + self.others_tokens
         self._hits += hit + self.hits_skew
         return hit
 
@@ -385,6 +426,14 @@ def _handler(stub: StubServer) -> type[BaseHTTPRequestHandler]:
             }
             for name, value in named.items():
                 self.send_header(name, value)
+            if reply.trickle_s:
+                head = b"".join(self._headers_buffer) + b"\r\n"
+                self._headers_buffer.clear()
+                for byte in head + payload:
+                    if stub.closing.wait(reply.trickle_s):
+                        return
+                    self.wfile.write(bytes([byte]))
+                return
             # One write for head and body: two would wait for each other's acknowledgement, 40 ms a request.
             self._headers_buffer.append(b"\r\n")
             self._headers_buffer.append(payload if reply.cut is None else payload[: reply.cut])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from prefixscope.errors import RunError
+from prefixscope.prompts import SHAPES
 from prefixscope.setting import interval_label, parse_interval
 
 MOST_SENDS = 2_000
@@ -24,6 +25,7 @@ _SENDS: Mapping[str, Callable[[Mapping[str, Any]], int]] = {
     "baseline": lambda v: 6 * len(v.get("lengths", ())) * len(v.get("configurations", CONFIGURATIONS)),
     "sweep": lambda v: 3 * len(v.get("lengths", ())) * len(v.get("intervals", ())),
     "equality": lambda v: 8 * v.get("documents", 0),
+    "speculation": lambda v: 2 * len(v.get("shapes", ())) * v.get("documents", 0) * v.get("repeats", 0),
 }
 
 
@@ -39,8 +41,10 @@ def check(stage: str, values: Mapping[str, Any]) -> None:
         rule = _RULES.get(name)
         problem = rule(value) if rule else ""
         if problem:
+            example = _EXAMPLES[name]
             raise RunError(
-                f"{stage}.{name}={_shown(value)}: {problem}", remedy=f"for example -p {stage}.{name}={_EXAMPLES[name]}"
+                f"{stage}.{name}={_shown(value)}: {problem}",
+                remedy=f"for example -p {stage}.{name}={example}; in a notebook: {name} = {_literal(example)}",
             )
     sends = _SENDS[stage](values) if stage in _SENDS else 0
     if sends > MOST_SENDS:
@@ -84,13 +88,42 @@ def _positive(value: Any, most: int) -> str:
     return f"give at most {most:,}" if value > most else ""
 
 
+def _shapes(value: Any) -> str:
+    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
+        return f"give a list of some of {', '.join(SHAPES)}, or of files of your own prompts: FILE.jsonl"
+    unknown = [one for one in value if one not in SHAPES and not str(one).endswith(".jsonl")]
+    own = f"use some of {', '.join(SHAPES)}, or a file of your own prompts, FILE.jsonl"
+    return f"unknown prompt shape {unknown[0]!r}; {own}" if unknown else ""
+
+
+def _load(value: Any) -> str:
+    numbers = isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 3
+    if not numbers or not all(isinstance(one, (int, float)) and not isinstance(one, bool) for one in value):
+        return "give three numbers: prompt tokens, answer tokens, and the share of prompts that were sent before"
+    fits = value[0] >= 1 and value[1] >= 1 and 0 <= value[2] <= 1
+    return "" if fits else f"no load has a reuse of {value[2]} with such lengths: positive ones, and a share of 0 to 1"
+
+
+def _url(value: Any) -> str:
+    whole = isinstance(value, str) and (not value or value.startswith(("http://", "https://")))
+    return "" if whole else "give a second server's URL, or nothing"
+
+
 def _natural(value: Any) -> str:
     whole = isinstance(value, int) and not isinstance(value, bool)
     return "" if whole and value >= 0 else "give 0 or a positive number"
 
 
 def _there(value: Any) -> str:
+    if not isinstance(value, str):
+        return "give a path, or nothing"
     return "" if not value or Path(str(value)).expanduser().exists() else "no file or folder of that name"
+
+
+def _literal(example: str) -> str:
+    """The example of a command line as Python has it."""
+    bare = example.strip("'")
+    return bare if bare[0] in "[0123456789TF" else f'"{bare}"'
 
 
 def _shown(value: Any) -> str:
@@ -101,7 +134,7 @@ def _short(value: Any) -> str:
     return f"{len(value):,} of them" if isinstance(value, Sequence) and not isinstance(value, str) else f"{value:,}"
 
 
-_COUNTING = ("lengths", "intervals", "configurations", "documents")
+_COUNTING = ("lengths", "intervals", "configurations", "shapes", "documents", "repeats")
 _RULES: Mapping[str, Callable[[Any], str]] = {
     "lengths": _lengths,
     "intervals": _intervals,
@@ -113,6 +146,12 @@ _RULES: Mapping[str, Callable[[Any], str]] = {
     "seed": _natural,
     "dtype": lambda value: "" if value in DTYPES else f"use one of {', '.join(DTYPES)}",
     "trace": _there,
+    "shapes": _shapes,
+    "repeats": lambda value: _positive(value, MOST_SENDS),
+    "load": _load,
+    "other": _url,
+    "outcomes_csv": _there,
+    "include_text": lambda value: "" if isinstance(value, bool) else "give True or False",
 }
 _EXAMPLES: Mapping[str, str] = {
     "lengths": "[1600,6446]",
@@ -125,4 +164,10 @@ _EXAMPLES: Mapping[str, str] = {
     "seed": "1",
     "dtype": "float32",
     "trace": "trace-1234.jsonl",
+    "shapes": '\'["prose","code"]\'',
+    "repeats": "2",
+    "load": "[6446,200,0.7]",
+    "other": "http://second:8000",
+    "outcomes_csv": "outcomes.csv",
+    "include_text": "True",
 }

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from prefixscope import frames
+from prefixscope import asked, frames
 from prefixscope.errors import RunError
 from prefixscope.geometry import default_header, legal_interval
 from prefixscope.investigation import Investigation
@@ -41,7 +41,8 @@ def settings(
     if unknown:
         raise RunError(f"unknown configuration {unknown[0]!r}", remedy=f"use some of {', '.join(CONFIGURATIONS)}")
     if investigation.target.kind == "attached":
-        return [(Setting(as_served=True), "base"), (Setting(as_served=True), "lora")]
+        roles = ("base", "lora") if investigation.serves_adapter else ("base",)
+        return [(Setting(as_served=True), role) for role in roles]
     has_drafter, has_lora = investigation.target.offers()
     found: list[tuple[Setting, str]] = []
     if "no_mtp" in configurations or not has_drafter:
@@ -73,6 +74,8 @@ def run(
     seed : of the prompts' text.
     keep_last : leave the last server running for the equality stage.
     """
+    given = {"lengths": lengths, "configurations": configurations, "workaround": workaround, "seed": seed}
+    asked.check("baseline", given)
     chosen = settings(investigation, configurations, workaround=workaround)
     with investigation.stage("baseline", lengths=list(lengths), workaround=workaround, seed=seed) as stage:
         wanted = lengths_or_error(lengths)
@@ -81,17 +84,17 @@ def run(
             for setting, role in chosen
             for tokens in wanted
         ]
-        given = [series for series in plan if series.setting.interval is None]
-        asked = [series for series in plan if series.setting.interval is not None]
+        plain = [series for series in plan if series.setting.interval is None]
+        spaced = [series for series in plan if series.setting.interval is not None]
         measure(
             investigation,
             stage,
-            given,
-            then=asked[0].setting if asked else None,
-            keep_last=keep_last and not asked,
+            plain,
+            then=spaced[0].setting if spaced else None,
+            keep_last=keep_last and not spaced,
             keep=[setting for setting, _ in chosen if investigation.compared_later(setting)],
         )
-        legal = legal_interval(default_header(investigation), workaround) if asked else workaround
+        legal = legal_interval(default_header(investigation), workaround) if spaced else workaround
         if legal is None:
             stage.warn(
                 "interval-does-nothing",
@@ -101,6 +104,6 @@ def run(
             return frames.sends(investigation.path)
         if legal != workaround:
             stage.warn("interval-rounded", f"interval {workaround:,} is no multiple of the block: {legal:,} is used")
-        asked = [replace(series, setting=replace(series.setting, interval=legal)) for series in asked]
-        measure(investigation, stage, asked, keep_last=keep_last)
+        spaced = [replace(series, setting=replace(series.setting, interval=legal)) for series in spaced]
+        measure(investigation, stage, spaced, keep_last=keep_last)
     return frames.sends(investigation.path)

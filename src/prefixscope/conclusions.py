@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from prefixscope.diagnosis import explain
 from prefixscope.geometry import traced
 from prefixscope.lookups import View
 from prefixscope.quantities import wilson
+from prefixscope.redact import inert
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,19 +24,50 @@ class Conclusion:
     next: str = ""
 
     def _repr_markdown_(self) -> str:
-        first, stop, rest = self.text.partition(". ")
+        first, stop, rest = inert(self.text).partition(". ")
         return f"**{first}{stop.strip()}** {rest}" + (f"\n\nNext: {self.next}" if self.next else "")
 
     def __repr__(self) -> str:
         return self.text
 
 
+TRACE, SWEEP, EQUALITY, SPECULATION, REPORT = (
+    f"[{name}]({name}.ipynb)"
+    for name in ("10-block-trace", "20-retention-sweep", "30-output-equality", "40-speculation", "90-report")
+)
+"""The notebooks that lie beside the one that names them."""
+
+_AGAIN: Mapping[str, str] = {
+    "not reported": "start it with `--enable-prompt-tokens-details`, then this notebook again with a new `run_dir`.",
+    "cannot hit": "this notebook again with longer `lengths`.",
+    "inconclusive": "this notebook again, once the server answers.",
+}
+
+
 def baseline(run: Path) -> Conclusion:
     """Does it reuse prefixes?"""
     found = verdict.of_run(run)
-    where = "`10-block-trace` shows which blocks are missing." if found.code in ("none", "short") else ""
-    where = where or "`30-output-equality` checks that warm answers equal cold ones."
+    if found.code in ("none", "short"):
+        return Conclusion(found.sentence, f"{TRACE} shows which blocks are missing{_by_kit(run)}.")
+    return Conclusion(found.sentence, _AGAIN.get(found.code, f"{EQUALITY} checks that warm answers equal cold ones."))
+
+
+def report(run: Path) -> Conclusion:
+    """What does the run say as a whole, and what is it still without?"""
+    found, stages = verdict.of_run(run), frames.load_run(run).get("stages") or {}
+    open_to = {"baseline": "[00-baseline](00-baseline.ipynb)", "trace": TRACE, "sweep": SWEEP, "equality": EQUALITY,
+               "speculation": SPECULATION}  # fmt: skip
+    left = [link for name, link in open_to.items() if (stages.get(name) or {}).get("status") not in ("done", "skipped")]
+    where = f"{', '.join(left)}: the report still lacks what it would show." if left else (
+        "read or send the report; `prefixscope export-test report.html` makes its fault a test for vLLM's own tree."
+    )  # fmt: skip
     return Conclusion(found.sentence, where)
+
+
+def _by_kit(run: Path) -> str:
+    """How a server that is not ours to restart gets a trace."""
+    attached = (frames.load_run(run).get("target") or {}).get("kind") == "attached"
+    return ": record a trace of it first, `prefixscope trace kit DIR` says how" if attached else ""
 
 
 def trace(run: Path) -> Conclusion:
@@ -48,12 +81,12 @@ def trace(run: Path) -> Conclusion:
     if not seen:
         return Conclusion(
             "No lookup of this run was traced, so no cause can be named.",
-            "start the server through `--serve-cmd`, or put the tracer kit on its PYTHONPATH.",
+            f"a serve command as `target`, or a trace of the running server{_by_kit(run)}.",
         )
     request = _longest(ordered, seen)
     found = explain(known, request, repeat_of=frames.repeats(sends).get(request))
     text = " ".join(part for part in (found.sentence, found.remedy) if part)
-    return Conclusion(text, "`20-retention-sweep` measures what each retention interval brings back, and keeps.")
+    return Conclusion(text, f"{SWEEP} measures what each retention interval brings back, and keeps.")
 
 
 def block_trace(seen: View) -> Conclusion:
@@ -82,25 +115,31 @@ def _longest(ordered: pd.DataFrame, traced: list[str]) -> str:
 def sweep(run: Path) -> Conclusion:
     """Which interval is the cheapest that brings the hit back?"""
     table = frames.sweep(frames.sends(run), frames.kept(run))
+    by = ""
+    if table["hit_2"].isna().all():
+        table, by = frames.predicted_sweep(run), "Predicted by the release's own scheduler from a trace, not measured: "
     table = table[table["hit_2"].notna()]
     if table.empty:
         return Conclusion(
-            "No interval was measured.", "`prefixscope run --only sweep` on a server that may be restarted."
+            "No interval was measured.",
+            "a serve command as `target`: a sweep restarts the server; or `trace`, a trace of the running one.",
         )
     best = verdict.choose_interval(table)
     assert best is not None  # the table has rows
     tokens = int(best["tokens"])
     if best["hit_2"] == 0:
-        return Conclusion(f"No interval brings a hit on the second send of {tokens:,} tokens.", "`10-block-trace`.")
+        return Conclusion(
+            f"{by}No interval brings a hit on the second send of {tokens:,} tokens.", f"{TRACE} shows why."
+        )
     good = table[(table["tokens"] == tokens) & (table["hit_2"] == best["hit_2"])]
     text = (
-        f"Of {table['interval'].nunique()} intervals, {best['interval']} leaves the fewest tokens short over all "
+        f"{by}Of {table['interval'].nunique()} intervals, {best['interval']} leaves the fewest tokens short over all "
         f"{table['tokens'].nunique()} prompt lengths at the lowest price. At {tokens:,} tokens {len(good)} give the "
         f"same second-send hit, {int(best['hit_2']):,}"
     )
     if not pd.isna(best["blocks"]):
         text += f"; {best['interval']} keeps {int(best['blocks']):,} blocks of one prompt"
-    return Conclusion(text + ". Unpressured: the pool never evicted here.", "`30-output-equality`, then `90-report`.")
+    return Conclusion(text + ". Unpressured: the pool never evicted here.", f"{EQUALITY} checks the answers at it.")
 
 
 def equality(run: Path) -> Conclusion:
@@ -110,9 +149,7 @@ def equality(run: Path) -> Conclusion:
     judged = warm[warm["identical"].notna()]
     if judged.empty:
         why = f"{len(warm)} warm answers took nothing from the cache" if len(warm) else "no answers were compared"
-        return Conclusion(
-            f"Void: {why}, so equality can't be judged.", "`20-retention-sweep`: find an interval that hits."
-        )
+        return Conclusion(f"Void: {why}, so equality can't be judged.", f"{SWEEP}: find an interval that hits.")
     same, count = int(judged["identical"].sum()), len(judged)
     low, high = wilson(same, count)
     noise = int((~control["identical"].dropna().astype(bool)).sum())
@@ -127,7 +164,7 @@ def equality(run: Path) -> Conclusion:
         text += "; two cold sends never differed, so the cache path changes answers"
     void = len(warm) - count
     text += f"; {void} void (no hit)" if void else ""
-    return Conclusion(text + ".", "`90-report` puts everything on one page.")
+    return Conclusion(text + ".", f"{SPECULATION} weighs what a drafter gains against the hits that it costs.")
 
 
 def speculation(run: Path) -> Conclusion:
@@ -136,14 +173,14 @@ def speculation(run: Path) -> Conclusion:
     if frames.by_shape(generations).empty:
         return Conclusion(
             "No answer was streamed, so nothing can be said of speculative decoding.",
-            "`prefixscope run --only speculation`; the recorded sample may be older than this notebook.",
+            "a server as `target`; the recorded sample may be older than this notebook.",
         )
     found = trade.of_run(run)
     parts = [trade.sentence(found)] if found else []
     parts += trade.drafted(frames.by_shape(generations))
     if generations["arm"].nunique() > 1:
-        parts.append(noise.judge(frames.output_pairs(run)).sentence)
+        parts.append(noise.judge(frames.output_pairs(run), frames.arm_labels(generations)).sentence)
     else:
         parts.append("One server alone shows no trade: give a second one to compare it with.")
-    where = "`20-retention-sweep` measures what brings the hits back, `90-report` puts everything on one page."
+    where = f"{REPORT} puts everything on one page; {SWEEP} measures what brings lost hits back."
     return Conclusion(" ".join(parts), where)

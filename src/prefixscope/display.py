@@ -16,6 +16,8 @@ import vl_convert
 from prefixscope.theme import vega_config
 
 Bundle = dict[str, Any]
+ROOMY = {"left": 18, "right": 30, "top": 5, "bottom": 5}
+"""Padding in px: a browser draws an SVG's text in a font of its own, wider than the one measured here at times."""
 
 _NOT_XML = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
 
@@ -36,8 +38,7 @@ def _drawable(value: Any) -> Any:
 
 
 def _padded(chart: Any) -> dict[str, Any]:
-    # The reader's browser draws an SVG's text in a font of its own, wider than the one measured here at times.
-    return {**themed(chart), "padding": {"left": 18, "right": 30, "top": 5, "bottom": 5}}
+    return {**themed(chart), "padding": ROOMY}
 
 
 def to_svg(chart: Any) -> str:

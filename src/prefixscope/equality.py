@@ -58,7 +58,8 @@ def run(
     ) as stage:
         setting = _setting(investigation, workaround, dtype)
         done = answered(investigation)
-        plan = [(n, role) for role in ("base", "lora") for n in range(documents)]
+        roles = ("base", "lora") if investigation.serves_adapter else ("base",)
+        plan = [(n, role) for role in roles for n in range(documents)]
 
         def key(number: int, role: str) -> str:
             return series_key(investigation, setting, role, tokens, seed + number, answer_tokens)
@@ -82,6 +83,7 @@ def run(
                         investigation.start_ahead(ahead)
                     for n, role in missing:
                         if role == "lora" and not sender.lora:
+                            stage.progress.advance(expected)
                             continue
                         ask(
                             sender,

@@ -75,6 +75,10 @@ class PrefixscopeError(Exception):
             parts.append(self.detail)
         return "\n".join(parts)
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows of it: the words, not forty frames of a notebook's machinery (``%tb`` has those)."""
+        return f"{type(self).__name__}: {self}".splitlines()
+
 
 class TargetError(PrefixscopeError):
     """The server under investigation."""

@@ -6,7 +6,11 @@ import re
 from collections.abc import Iterable, Mapping
 
 TERMS: Mapping[str, str] = {
+    "MTP": "Multi-token prediction, a kind of speculative decoding: a small drafter guesses a few tokens ahead.",
+    "LoRA": "A small adapter on top of a model, asked for under a name of its own.",
     "hit": "How many tokens at the start of a prompt the engine found cached and did not compute again.",
+    "short of full": "Prompt tokens minus cached tokens: what a send still has to compute.",
+    "cache block": "So many tokens of one KV cache group. What a prompt leaves in the cache is counted in blocks.",
     "KV cache group": "Layers that share one block table. A hit is a length that every group can back.",
     "sliding window": "Such a layer looks back only so many tokens, so its group backs a hit with the blocks of the "
     "last window before it, without gaps.",
@@ -29,7 +33,8 @@ TERMS: Mapping[str, str] = {
     "first send": "A prompt that nothing before it starts like: nothing can hit. Cold is the same.",
     "prefill chunk": "A long prompt is computed in steps; a chunk is what one step takes.",
     "as served": "With the settings that the server had; one that is only attached to is not restarted with others.",
-    "evicted": "Pushed out of the cache by newer blocks when the pool was full.",
+    "evicted": "Pushed out of the cache by newer blocks when the pool was full. What is evictable takes no room from "
+    "running requests.",
     "pool": "All blocks of the KV cache together.",
     "rank": "One engine process of a data-parallel server; each has a prefix cache of its own.",
 }
@@ -38,10 +43,11 @@ TERMS: Mapping[str, str] = {
 _ALSO: Mapping[str, str] = {
     "KV cache group": "groups?",
     "sliding window": "sliding",
-    "full attention": "full",
+    "full attention": r"full(?=[\s-](?:attention|groups?)| ·)",
     "minimum cacheable prompt": "min_prompt_tokens",
     "retention interval": "interval",
-    "speculative decoding": "drop|mtp|eagle",
+    "cache block": "blocks kept|kept blocks",
+    "speculative decoding": "drop|eagle",
     "evicted": "evictable|eviction",
     "as served": "as_served",
 }

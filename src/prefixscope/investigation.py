@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from prefixscope import command, kit, preflight, resources
 from prefixscope.client import Client
 from prefixscope.errors import RunError, Unreachable, Unsupported
 from prefixscope.pool import Pool
+from prefixscope.preflight.fact import ADAPTERS
+from prefixscope.redact import inert
 from prefixscope.runs import OWNER_ENV, Run, Stage, copy_run, iso, now
 from prefixscope.server import Server
 from prefixscope.setting import Setting
@@ -37,10 +39,11 @@ class Investigation:
     ----------
     run : the run directory.
     target : what is investigated.
+    passing : the directory is gone when this process ends.
     """
 
-    def __init__(self, run: Run, target: Target) -> None:
-        self.run, self.target = run, target
+    def __init__(self, run: Run, target: Target, *, passing: bool = False) -> None:
+        self.run, self.target, self.passing = run, target, passing
         timeout_s = target.start_timeout_s if target.kind == "managed" else EMBEDDED_START_S
         owner = int(os.environ.get(OWNER_ENV) or os.getpid())
         idle = EMBEDDED_IDLE if target.kind == "embedded" else 1
@@ -49,6 +52,22 @@ class Investigation:
     @property
     def path(self) -> Path:
         return self.run.path
+
+    def _repr_markdown_(self) -> str:
+        """What a notebook says of it: where rows go, what is there already, and how to ask something else."""
+        manifest, rows = self.run.manifest, self.run.rows()
+        if self.target.kind == "sample":
+            when, version = str(manifest["created_at"])[:10], manifest["engine"].get("version")
+            return (
+                f"**A copy of the recorded sample**: {len(rows):,} rows of vLLM {version}, recorded on {when}. "
+                "Nothing is sent. To investigate a server of yours, change `target` in the parameters cell."
+            )
+        known = f"{len(rows):,} rows are there" if rows else "it is new"
+        return (
+            f"**Run directory** `{beside(self.path)}`, of the {inert(self.target.label)}: {known}. Notebooks beside "
+            "this one with the same `target` go on with it, and nothing is measured twice; to measure anew, name "
+            "another `run_dir`."
+        )
 
     def stage(self, name: str, **parameters: Any) -> Any:
         return self.run.stage(name, parameters)
@@ -59,6 +78,14 @@ class Investigation:
         if self.target.kind == "embedded":
             return available_bytes() > 2 * EMBEDDED_BYTES
         return self.target.kind == "attached"
+
+    @property
+    def serves_adapter(self) -> bool:
+        """Whether a server of this target can have an adapter; one that runs already may, until it said it has none."""
+        if self.target.kind != "attached":
+            return self.target.offers()[1]
+        told = [fact["value"] for fact in self.run.manifest["facts"] if fact["name"] == ADAPTERS]
+        return not told or told[-1] is not None
 
     def compared_later(self, setting: Setting) -> bool:
         """Whether a planned comparison of drafter on and off wants a server with this setting left running."""
@@ -116,7 +143,9 @@ class Investigation:
         server = self.pool.acquire(
             setting,
             self._factory(setting),
-            progress=lambda seconds, line: stage.progress.say(f"starting {setting.label}, {seconds:.0f} s: {line}"),
+            progress=lambda seconds, line: stage.progress.say(
+                f"starting {setting.label}, {seconds:.0f} s{line and f': {line}'}"
+            ),
         )
         stage.spent(f"waiting for {setting.label} to start", time.monotonic() - started)
         self._note_server(server)
@@ -187,29 +216,64 @@ def open_run(run_dir: str = "", target: str = "sample", **options: Any) -> Inves
 
     Parameters
     ----------
-    run_dir : a run directory; empty makes one in the working directory (a copy of the recorded sample, where
-        that is the target).
+    run_dir : a run directory. Empty takes a copy of the recorded sample, where that is the target; else the newest
+        run of this target in the working directory, so that a notebook run again, and the next one, go on with it;
+        else a new one.
     target : ``sample``, ``embedded``, a URL or a serve command; what an existing run already names wins.
+
+    Raises
+    ------
+    RunError
+        where either is not text, or names nothing.
     """
-    if run_dir and (Path(run_dir) / "run.json").exists():
+    for name, value in (("run_dir", run_dir), ("target", target)):
+        if not isinstance(value, str):
+            raise RunError(f"{name}={value!r}: {type(value).__name__}, not text", remedy=f"{name} = {str(value)!r}")
+    if run_dir and (Path(run_dir).expanduser() / "run.json").exists():
         run = Run(run_dir)
         return Investigation(run, Target.from_json(run.manifest["target"]))
     wanted = Target.parse(target, **options)
     wanted.check_environment()
     if wanted.kind == "sample":
-        sample = resources.data_path("sample", "run")
-        if not (sample / "run.json").exists():
-            raise RunError(
-                f"the recorded sample is missing from the installation ({sample})", remedy="reinstall prefixscope"
-            )
-        place = Path(run_dir) if run_dir else Path(tempfile.mkdtemp(prefix="prefixscope-sample-"))
-        if not run_dir:
-            atexit.register(shutil.rmtree, place, ignore_errors=True)
-        run = copy_run(sample, place)
-        run.update(lambda m: m["target"].update({"kind": "sample"}))
-        return Investigation(run, Target.from_json(run.manifest["target"]))
+        return _sample(run_dir)
+    if not run_dir and (known := _newest(wanted, options)) is not None:
+        return known
     place = Path(run_dir) if run_dir else Path.cwd() / time.strftime("prefixscope-run-%Y%m%d-%H%M%S")
     return Investigation(Run.create(place, target=wanted.to_json(), parameters={}), wanted)
+
+
+def _sample(run_dir: str) -> Investigation:
+    """A copy of the recorded sample: in ``run_dir``, or where it is gone when this process ends."""
+    sample = resources.data_path("sample", "run")
+    if not (sample / "run.json").exists():
+        raise RunError(
+            f"the recorded sample is missing from the installation ({sample})", remedy="reinstall prefixscope"
+        )
+    place = Path(run_dir).expanduser() if run_dir else Path(tempfile.mkdtemp(prefix="prefixscope-sample-"))
+    if not run_dir:
+        atexit.register(shutil.rmtree, place, ignore_errors=True)
+    run = copy_run(sample, place)
+    run.update(lambda m: m["target"].update({"kind": "sample"}))
+    return Investigation(run, Target.from_json(run.manifest["target"]), passing=not run_dir)
+
+
+def _newest(wanted: Target, options: Mapping[str, Any]) -> Investigation | None:
+    """The newest run in the working directory that is of this target."""
+    alike = ("kind", "url", "serve_cmd", "engine", *options)
+    for file in sorted(Path.cwd().glob("prefixscope-run-*/run.json"), reverse=True):
+        try:
+            run = Run(file.parent)
+        except RunError:
+            continue  # of another version, or damaged: not ours to go on with
+        known = Target.from_json(run.manifest["target"])
+        if all(getattr(known, name) == getattr(wanted, name) for name in alike):
+            return Investigation(run, known)
+    return None
+
+
+def beside(path: Path) -> Path:
+    """The path as seen from the working directory, where it lies below that."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def available_bytes() -> float:

@@ -10,13 +10,14 @@ from typing import Any
 
 import pandas as pd
 
-from prefixscope import frames
+from prefixscope import asked, frames
 from prefixscope.baseline import settings
 from prefixscope.diagnosis import explain
 from prefixscope.geometry import BROUGHT, traced
 from prefixscope.glossary import used
 from prefixscope.investigation import Investigation, open_run
 from prefixscope.measure import ALL_SENDS, REPEATS, Series, finished, measure
+from prefixscope.quantities import count
 from prefixscope.setting import Setting
 from prefixscope.trace import Lookup, Trace, files_of, read_trace
 
@@ -29,7 +30,8 @@ class View:
     """A trace, and which of its requests are looked at under which names.
 
     ``with_drafter`` and ``without`` are request id → name; ``repeat_of`` is a request id → the one it was meant to
-    repeat, where rows say so. ``run`` is the run directory that the trace is of; None where it was brought alone.
+    repeat, where rows say so. ``run`` is the run directory that the trace is of, None where it was brought alone;
+    ``about`` says in Markdown which of the two it is.
     """
 
     trace: Trace
@@ -37,6 +39,11 @@ class View:
     without: Mapping[str, str]
     repeat_of: Mapping[str, str]
     run: Path | None = None
+    about: str = "**A trace from elsewhere**: nothing is sent."
+
+    def _repr_markdown_(self) -> str:
+        seen, engines = count(len(self.trace.lookups), "lookup"), count(len(self.trace.headers), "traced engine")
+        return f"{self.about} {seen} of {engines}."
 
 
 def view(run_dir: str = "", target: str = "sample", *, trace: str = "", tokens: int = TOKENS, seed: int = 1) -> View:
@@ -50,6 +57,7 @@ def view(run_dir: str = "", target: str = "sample", *, trace: str = "", tokens: 
     TraceError
         where that trace can't be read.
     """
+    asked.check("trace", {"trace": trace, "tokens": tokens, "seed": seed})
     if trace:
         source = Path(trace).expanduser()
         found = alone(read_trace(source))
@@ -57,7 +65,7 @@ def view(run_dir: str = "", target: str = "sample", *, trace: str = "", tokens: 
             investigation = open_run(run_dir, target)
             with investigation.stage("trace", trace=trace) as stage:
                 bring(source, investigation.path)
-                stage.outcome, stage.note = "skipped", "the notebook drew a trace from elsewhere"
+                stage.note = "the trace that was brought is copied and told; nothing was sent"
         return found
     investigation = open_run(run_dir, target)
     return of_run(investigation, run(investigation, tokens=tokens, seed=seed))
@@ -82,7 +90,7 @@ def of_run(investigation: Investigation, rows: Rows) -> View:
             label = f"{row['setting']['label']}, {frames.send_label(row['send'], row['index'])}"
             names[bool(row["setting"]["drafter"])][row["request_id"]] = label
     first = frames.repeats(frames.sends(investigation.path))
-    return View(known, names[True], names[False], first, investigation.path)
+    return View(known, names[True], names[False], first, investigation.path, investigation._repr_markdown_())
 
 
 def alone(trace: Trace) -> View:

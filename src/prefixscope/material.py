@@ -19,7 +19,7 @@ from prefixscope.verdict import Verdict, judge, of_trace
 _NAMES = {
     "cpus": "CPUs", "cpu": "CPU", "gpu": "GPU", "gpus": "GPUs", "memory_gib": "memory, GiB", "memory_gb": "memory, GB",
     "os": "operating system", "cuda": "CUDA", "vllm": "vLLM", "python": "Python", "torch": "PyTorch",
-    "libc": "C library",
+    "libc": "C library", "vllm version": "vLLM version",
 }  # fmt: skip
 
 _TRUTHS = {"True": "yes", "False": "no", "None": ""}
@@ -118,7 +118,10 @@ def facts(material: Material) -> list[tuple[str, str, str]]:
     """What was investigated: (name, value, source)."""
     run = redact.manifest(material.run)
     rows = [("target", label(material), "run.json")]
-    rows += [(item["name"] or "", _plain(item["value"]), item["source"] or "") for item in run["facts"]]
+    rows += [
+        (_NAMES.get(item["name"], item["name"] or ""), _plain(item["value"]), item["source"] or "")
+        for item in run["facts"]
+    ]
     rows += [(name, value, "trace header") for name, value in _geometry(material.headers)]
     rows += [
         (_NAMES.get(name, name.replace("_", " ")), value, "this machine") for name, value in run["environment"].items()

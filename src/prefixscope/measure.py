@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from prefixscope import metrics, prompts
-from prefixscope.client import Client, Completion
+from prefixscope.client import Client
+from prefixscope.completion import Completion
 from prefixscope.errors import Rejected, ServerError, TargetError, Unreachable
 from prefixscope.investigation import Investigation
 from prefixscope.preflight import choose_model

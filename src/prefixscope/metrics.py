@@ -85,14 +85,31 @@ def samples(text: str, name: str) -> list[tuple[dict[str, str], float]]:
     found = []
     for line in text.splitlines():
         match = _SAMPLE.match(line)
-        if match and match["name"] == name:
-            found.append((dict(_LABEL.findall(match["labels"] or "")), float(match["value"])))
+        value = _number(match["value"]) if match and match["name"] == name else None
+        if match and value is not None:
+            found.append((dict(_LABEL.findall(match["labels"] or "")), value))
     return found
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None  # a line of words, not a sample
 
 
 def counters(text: str | None) -> Counters:
     """The counters in a ``/metrics`` page; all None for no page."""
     return Counters(**{key: _total(text, names) for key, names in NAMES.items()})
+
+
+def queries_by_engine(text: str | None) -> dict[str, int]:
+    """Tokens that each engine (data-parallel rank) of a server has looked up; empty where the page does not say."""
+    found: dict[str, int] = {}
+    for labels, value in _first(text, NAMES["queries"]):
+        if "engine" in labels and math.isfinite(value):
+            found[labels["engine"]] = found.get(labels["engine"], 0) + round(value)
+    return found
 
 
 def counter_name(text: str | None, key: str = "queries") -> str | None:

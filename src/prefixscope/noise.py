@@ -47,8 +47,8 @@ def differences(pairs: pd.DataFrame, warm: pd.DataFrame) -> pd.DataFrame:
     return make_frame(out, {"pair": TEXT, "compared": INT, "differ": INT, "low": FLOAT, "high": FLOAT})
 
 
-def judge(pairs: pd.DataFrame) -> Judgement:
-    """What the differences between the arms come from, as far as the counts tell.
+def judge(pairs: pd.DataFrame, labels: tuple[str, str] = ("arm A", "arm B")) -> Judgement:
+    """What the differences between the arms come from, as far as the counts tell; ``labels`` is what they are called.
 
     Under noise alone a prompt's answers part within an arm as often as between the arms, so prompts that part only
     between and prompts that part only within are a fair coin: McNemar's exact test, against each arm's own noise.
@@ -58,22 +58,23 @@ def judge(pairs: pd.DataFrame) -> Judgement:
         return Judgement(code="can't tell", sentence="The answers of two arms were not compared.")
     apart = ~table.astype("boolean")
     compared = apart[BETWEEN].dropna()
-    differ, total = int(compared.sum()), len(compared)
+    differ, total, (a, b) = int(compared.sum()), len(compared), labels
     within = [name for name in WITHIN if name in apart and apart[name].notna().any()]
     if not within:
         return Judgement(
             code="can't tell",
-            sentence=f"{differ} of {total} answers differ between the arms, and neither arm was asked twice: without "
+            sentence=f"{differ} of {total} answers differ between {a} and {b}, and neither was asked twice: without "
             "its own noise no difference can be blamed on anything.",
         )
     noisy = {name: int(apart[name].fillna(False).sum()) for name in within}
-    told = "; ".join(f"{name.split()[0]} differs from itself in {noisy[name]}" for name in within)
+    named = dict(zip(WITHIN, labels, strict=True))
+    told = "; ".join(f"{named[name]} differs from itself in {noisy[name]}" for name in within)
     if not differ:
         most = wilson(0, total)[1]
         return Judgement(
             code="same",
-            sentence=f"No answer differs between the arms ({count(total, 'prompt')}; {told}): if the drafter changes "
-            f"answers, then fewer than {most:.0%} of such prompts.",
+            sentence=f"No answer differs between {a} and {b} ({count(total, 'prompt')}; {told}): if the drafter "
+            f"changes answers, then fewer than {most:.0%} of such prompts.",
         )
     chances = []
     for name in within:
@@ -82,17 +83,17 @@ def judge(pairs: pd.DataFrame) -> Judgement:
         within_only = int((both[name] & ~both[BETWEEN]).sum())
         chances.append((paired.mcnemar(between_only, within_only), between_only, within_only))
     chance, between_only, within_only = max(chances)
-    start = f"{differ} of {total} answers differ between the arms; {told}"
+    start = f"{differ} of {total} answers differ between {a} and {b}; {told}"
     if chance < paired.LEVEL and between_only > within_only:
         return Judgement(
             code="arms",
-            sentence=f"{start}. More than either arm's own noise (exact p = {chance:.2g}): what differs between the "
-            "arms changes answers.",
+            sentence=f"{start}. More than either one's own noise (exact p = {chance:.2g}): what differs between "
+            "the two servers changes answers.",
         )
     if any(noisy.values()) and between_only <= within_only:
         return Judgement(
             code="noise",
-            sentence=f"{start}. Each arm's own noise is of that kind, so the drafter is not to blame on this.",
+            sentence=f"{start}. Their own noise is of that kind, so the drafter is not to blame on this.",
         )
     excess = (between_only - within_only) / total
     needed = math.ceil(paired.LEAST_ONE_SIDED / excess) if excess > 0 else None

@@ -23,7 +23,7 @@ import vl_convert
 from markupsafe import Markup, escape
 
 from prefixscope import leaks
-from prefixscope.display import themed
+from prefixscope.display import ROOMY, themed
 from prefixscope.errors import ReportError
 from prefixscope.quantities import number
 from prefixscope.theme import DARK, vega_config
@@ -36,6 +36,9 @@ PLAIN_BYTES, MOST_BYTES = 250_000, 600_000
 
 MOST_FIGURE_BYTES = 150_000
 """Of one figure's specification, its data included; a drawing without scripts is about as large."""
+
+_NARROWEST_PX, _NARROWEST_PANEL_PX = 460, 240
+"""The least width of a plot, and of one among others, where its chart says nothing else (``charts.narrowest``)."""
 
 MOST_ROWS = 400
 """Rows of one table, where the data to download holds the others."""
@@ -157,16 +160,17 @@ class Drawn:
         self.id = name
         self.title = _joined(title.get("text"))
         self.subtitle = _joined(title.get("subtitle"))
-        svg = str(vl_convert.vegalite_to_svg(spec))
+        svg = str(vl_convert.vegalite_to_svg({**spec, "padding": ROOMY}))
         self.svg = Markup(_own_ids(svg, name).replace("<svg ", '<svg aria-hidden="true" ', 1))
-        spec.pop("config")
+        config = {"config": spec.pop("config")}
         plot, columns = _plot_width(spec)
+        least = spec.pop("usermeta", {}).get("narrowest_px", _NARROWEST_PANEL_PX if columns > 1 else _NARROWEST_PX)
         # What the drawing takes beside its plots is known here; the page gives the plots whatever room is left.
-        beside = [round(_svg_width(svg) - plot * columns, 1)]
+        beside = [round(_svg_width(str(vl_convert.vegalite_to_svg(config | spec))) - plot * columns, 1)]
         if columns > 1:
-            narrow = str(vl_convert.vegalite_to_svg({**spec, "columns": 1, "config": vega_config()}))
+            narrow = str(vl_convert.vegalite_to_svg({**spec, "columns": 1, **config}))
             beside.append(round(_svg_width(narrow) - plot, 1))
-        self.embedded = {"spec": spec, "plot": plot, "columns": columns, "beside": beside}
+        self.embedded = {"spec": spec, "plot": plot, "columns": columns, "beside": beside, "least": least}
 
 
 def _svg_width(svg: str) -> float:

@@ -100,6 +100,11 @@ def clean(text: object, *, limit: int = 2000, hosts: tuple[str, ...] = ()) -> st
     return _PATH.sub(_short_path, value)
 
 
+def inert(text: str) -> str:
+    """Text as Markdown that shows it to the letter: nothing in it is a mark, a link or a picture."""
+    return re.sub(r"([\\`*_\[\]<>#|!$&~])", r"\\\1", text.replace("\n", " "))
+
+
 def row(value: Mapping[str, Any], *, include_text: bool = False, say: Clean = clean) -> dict[str, Any]:
     """A raw row with the fields that may leave; ``say`` cleans their text."""
     kind = str(value.get("kind"))

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from prefixscope import frames, page, redact, shared
+from prefixscope import asked, frames, page, redact, shared
 from prefixscope.errors import ReportError
 from prefixscope.geometry import BROUGHT
+from prefixscope.glossary import used
+from prefixscope.investigation import Investigation, beside
 from prefixscope.material import Material, facts, gather, label, servers
 from prefixscope.provenance import package_version
 from prefixscope.quantities import count, number
@@ -27,6 +29,25 @@ MOST_TRACE_BYTES = 25_000_000
 """Of a trace, unpacked; it compresses ten- to twentyfold."""
 HEADERS = "trace-headers.jsonl"
 """What is embedded of a trace that is too large: the first event of each engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A report on disk, as a notebook links to it."""
+
+    path: Path
+
+    def _repr_markdown_(self) -> str:
+        here, size = beside(self.path), f"{self.path.stat().st_size / 1e6:.2f} MB"
+        link = f"`{here}`" if here.is_absolute() else f"[{here}](<{here.as_posix()}>)"
+        return f"**The report** {link}, {size}: one file that opens offline in any browser, to read or to send."
+
+
+def in_notebook(investigation: Investigation, *, include_text: bool = False) -> Rendered:
+    """Render the report of a notebook's run; that of a passing copy of the sample stays beside the notebook."""
+    asked.check("report", {"include_text": include_text})
+    out = Path.cwd() / "prefixscope-sample.html" if investigation.passing else None
+    return Rendered(render_report(investigation.path, out=out, include_text=include_text))
 
 
 def render_report(run_dir: Path | str, *, out: Path | str | None = None, include_text: bool = False) -> Path:
@@ -75,7 +96,8 @@ def render_shared(folder: Path, *, include_text: bool = False) -> str:
         drawn,
         made=json.dumps(_made(held, material, include_text=include_text), sort_keys=True),
         verdict=material.verdict,
-        headline=drawn.get("verdict"),
+        headline=headline if headline is not None and headline.id in drawn else None,
+        words=tuple(used([material.verdict.sentence]).items()),
         sections=made,
         facts=facts(material),
         servers=servers(material),

@@ -122,7 +122,7 @@ class Result:
 
 def target_of(options: argparse.Namespace) -> Target:
     """The target that the command line names; the embedded engine where it names none."""
-    common = {"model": options.model, "key_env": options.key_env, "start_timeout_s": options.start_timeout}
+    common = {"model": options.model or "", "key_env": options.key_env, "start_timeout_s": options.start_timeout}
     if options.stop_cmd and not options.serve_cmd:
         raise RunError("--stop-cmd goes with --serve-cmd")
     if options.engine and (options.url or options.serve_cmd):

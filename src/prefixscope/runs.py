@@ -178,7 +178,7 @@ class Run:
     def stage(self, name: str, parameters: Mapping[str, Any] | None = None) -> Iterator[Stage]:
         """The scope in which a stage may write: locked, its status kept in the manifest whatever happens."""
         with self.locked():
-            started = time.monotonic()
+            started, before = time.monotonic(), self.manifest["stages"].get(name, {})
             stage = Stage(self, name)
             self._set_stage(
                 name, status="running", started_at=now(), error=None, note="", parameters=dict(parameters or {})
@@ -186,10 +186,11 @@ class Run:
             try:
                 yield stage
             except BaseException as error:
-                interrupted = isinstance(error, (KeyboardInterrupt, SystemExit))
+                stopped = isinstance(error, (KeyboardInterrupt, SystemExit))
+                stage.outcome = "interrupted" if stopped else "failed"
                 self._set_stage(
                     name,
-                    status="interrupted" if interrupted else "failed",
+                    status=stage.outcome,
                     finished_at=now(),
                     seconds=round(time.monotonic() - started, 2),
                     error=mask(f"{type(error).__name__}: {error}"),
@@ -197,6 +198,10 @@ class Run:
                 raise
             finally:
                 stage.close()
+            if not stage.written and stage.outcome == before.get("status") == "done":
+                # Nothing was left to do: what the stage took when it did it is not forgotten.
+                self._set_stage(name, **before)
+                return
             self._set_stage(
                 name,
                 status=stage.outcome,
@@ -258,7 +263,9 @@ class Stage:
     def __init__(self, run: Run, name: str) -> None:
         self.run, self.name = run, name
         self.outcome, self.note = "done", ""
-        self.progress = Progress(run.path / "progress.json", name)
+        paced = (run.manifest.get("target") or {}).get("kind") == "embedded"
+        self.progress = Progress(run.path / "progress.json", name, paced=paced)
+        self.written = 0
         self._file = run.path / "raw" / f"{name}.jsonl"
         self._fd: int | None = None
 
@@ -290,6 +297,7 @@ class Stage:
                 cause="the disk is full; all earlier rows are safe" if error.errno == errno.ENOSPC else "",
                 remedy=f"make room, then prefixscope run -o {self.run.path} --resume",
             ) from error
+        self.written += 1
         return full
 
     def warn(self, code: str, detail: str, remedy: str = "") -> None:
@@ -301,7 +309,7 @@ class Stage:
         self.run.update(lambda m: m["time"].append(entry))
 
     def close(self) -> None:
-        self.progress.close()
+        self.progress.close(self.outcome, self.note)
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

@@ -14,9 +14,11 @@ from typing import Any
 
 import requests
 
-from prefixscope.client import CHAT, Client, chat_body, integer, integers, mapping, why_broken
-from prefixscope.errors import Unreachable
+from prefixscope.client import Client
+from prefixscope.completion import CHAT, chat_body, integers, patience_s
 from prefixscope.metrics import Drafting
+from prefixscope.usage import integer, mapping
+from prefixscope.usage import read as read_usage
 
 _SPOKEN = ("content", "reasoning_content", "reasoning", "tool_calls")
 
@@ -69,15 +71,15 @@ def stream(
     Raises
     ------
     Unreachable, Rejected
-        as ``Client.chat``; a stream that breaks off is the first, one that ends before its end or holds an error is a
-        Rejected with status 0.
+        as ``Client.chat``; a stream that breaks off, or has not ended in time, is the first, one that ends before its
+        end or holds an error is a Rejected with status 0.
     """
     body = chat_body(messages, model=model, max_tokens=max_tokens, salt=salt, extra=extra)
     response, started, retries = client.post(
         CHAT,
         {**body, "stream": True, "stream_options": {"include_usage": True}},
         headers={"X-Request-Id": request_id} if request_id else {},
-        timeout_s=60 + expected_tokens / 100 + max_tokens,
+        timeout_s=patience_s(expected_tokens, max_tokens),
         model=model,
         stream=True,
     )
@@ -108,22 +110,18 @@ def stream(
                 usage = mapping(event.get("usage")) or usage
                 scored = per_request(mapping(event.get("metrics")).get("speculative_decoding")) or scored
         except requests.RequestException as error:
-            raise Unreachable(
-                f"POST {client.url}{CHAT}: the stream broke off after {len(arrivals)} chunks: {why_broken(error)}",
-                cause="the server, or a proxy before it, closed the connection in the middle",
-                remedy="read the server's log, then run again with --resume",
-            ) from error
+            raise client.broke(CHAT, error, f"{len(arrivals)} chunks") from error
     if not (whole or reason):
         raise client.malformed(CHAT, f"{len(arrivals)} chunks", "the stream ended before its end")
-    details = mapping(usage.get("prompt_tokens_details"))
+    told = read_usage(usage)
     counted = all(ids) and bool(ids)
     return Streamed(
         request_id=request_id,
         text="".join(text),
         token_ids=tuple(token for chunk in ids for token in chunk) if counted else None,
-        prompt_tokens=integer(usage.get("prompt_tokens")),
-        cached_tokens=integer(details.get("cached_tokens")),
-        completion_tokens=integer(usage.get("completion_tokens")),
+        prompt_tokens=told.prompt_tokens,
+        cached_tokens=told.cached_tokens,
+        completion_tokens=told.completion_tokens,
         finish_reason=reason,
         arrivals_s=tuple(arrivals),
         chunk_tokens=tuple(map(len, ids)) if counted else None,

@@ -15,6 +15,9 @@ on dark paper ``DARK`` gives each a lighter twin, so that labels in these colour
 | missing | vermilion | light with a strong edge, crossed, and named in text |
 | evicted | purple | thin, and named in text |
 | hit, miss, nothing to hit | blue, vermilion, grey | point, cross, ring |
+| measured | blue | filled |
+| predicted | ochre | hollow diamond |
+| recommended | green | ring, and named in text |
 | arm A, arm B | blue, grey | label |
 """
 
@@ -43,6 +46,7 @@ BLOCK_COLOURS = {
     "missing": VERMILION,
     "evicted": PURPLE,
 }
+MEASURED, PREDICTED, RECOMMENDED = BLUE, ORANGE, GREEN
 LOOKUP_COLOURS = {"nothing to hit": GREY, "hit": BLUE, "miss": VERMILION}
 ARM_COLOURS = {"A": BLUE, "B": GREY}
 CLASS_COLOURS = {

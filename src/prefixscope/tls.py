@@ -33,7 +33,12 @@ def explain(text: str) -> tuple[str, str]:
     for said, cause, remedy in _SAID:
         if any(words in text for words in said):
             return cause, remedy
-    return "the certificate is not trusted here", _TRUST
+    if "certificate" in text.lower():
+        return "the certificate is not trusted here", _TRUST
+    return (
+        "the server broke the handshake off: it speaks plain HTTP or another version of TLS, or wants a certificate",
+        "try http:// in the URL, or `openssl s_client -connect HOST:PORT` for its own words",
+    )
 
 
 def spoken_at(url: str, timeout_s: float = 1.0) -> bool:

@@ -18,7 +18,7 @@ from prefixscope.errors import RunError
 from prefixscope.frames.drafting import measured
 from prefixscope.frames.rows import dict_in, load_run
 from prefixscope.paired import Effect
-from prefixscope.quantities import number
+from prefixscope.quantities import count, number
 from prefixscope.speculation import Mix
 
 
@@ -127,10 +127,10 @@ def _lost(
     """Prefill seconds of A over B, where a share of the requests finds its prompt sent before."""
     value = variance = 0.0
     for sign, arm in ((1, "A"), (-1, "B")):
-        for share, (seconds, count) in ((1 - reuse, first[arm]), (reuse, second[arm])):
+        for share, (seconds, times) in ((1 - reuse, first[arm]), (reuse, second[arm])):
             value += sign * share * seconds
-            variance += (share * seconds * noise) ** 2 / count
-    sends = min(count for times in (first, second) for _, count in times.values())
+            variance += (share * seconds * noise) ** 2 / times
+    sends = min(many for found in (first, second) for _, many in found.values())
     if not freedom:
         return Effect(value, None, None, sends)
     half = paired.t975(freedom) * math.sqrt(variance)
@@ -178,12 +178,13 @@ def sentence(trade: Trade) -> str:
     """Both halves side by side, and what is left of them; every number with the interval it is known to."""
     mix, (a, b) = trade.mix, trade.labels
     lost = trade.lost_s
-    hits = [f"{name}'s {number(hit)}" for name, hit in zip(trade.labels, trade.hits, strict=True) if hit is not None]
-    why = f", where the second send hits {' and '.join(hits)} tokens" if len(hits) == 2 and mix.reuse else ""
+    hits = [f"{number(hit)} with {name}" for name, hit in zip(trade.labels, trade.hits, strict=True) if hit is not None]
+    why = f", where the second send hits {' and '.join(hits)}" if len(hits) == 2 and mix.reuse else ""
     text = (
         f"With prompts of {mix.prompt_tokens:,} tokens, {mix.reuse:.0%} of them sent once before, and answers of "
         f"{mix.answer_tokens:,}, {a} {_seconds('gains', 'loses', trade.gained_s)} of generation a request against {b} "
-        f"({trade.rates[0]:,.1f} against {trade.rates[1]:,.1f} tokens/s) and "
+        f"({1000 / trade.rates[0]:,.1f} against {1000 / trade.rates[1]:,.1f} ms a token, the mean of "
+        f"{count(trade.gained_s.pairs, 'prompt')}) and "
         f"{_seconds('loses', 'gains', lost)} of prefill{why}. "
     )
     net = trade.net_s

@@ -39,6 +39,19 @@ def read(body: Any) -> Usage:
     return Usage(_prompt(usage), cached, _first(usage, "completion_tokens", "output_tokens"), place)
 
 
+def negative(body: Any) -> tuple[str, int] | None:
+    """The first count of a ``usage`` object that is below zero, with its field; None where none is."""
+    usage = mapping(body)
+    for path in (("prompt_tokens",), ("input_tokens",), ("completion_tokens",), ("output_tokens",), *CACHED):
+        value: Any = usage
+        for name in path:
+            value = mapping(value).get(name)
+        found = integer(value)
+        if found is not None and found < 0:
+            return ".".join(path), found
+    return None
+
+
 def _prompt(usage: Mapping[str, Any]) -> int | None:
     whole = _count(usage.get("prompt_tokens"))
     rest = _count(usage.get("input_tokens"))

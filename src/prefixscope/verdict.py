@@ -11,7 +11,7 @@ import pandas as pd
 
 from prefixscope import preflight
 from prefixscope.diagnosis import explain
-from prefixscope.frames import hits, interval_totals, kept, load_run, sends, sweep, worst
+from prefixscope.frames import cheaper_interval, hits, interval_totals, kept, load_run, sends, sweep, worst
 from prefixscope.geometry import brought
 from prefixscope.quantities import count, number
 from prefixscope.trace import Trace
@@ -24,8 +24,9 @@ class Verdict:
     """What a run found about its main configuration.
 
     ``code`` is one of :data:`CODES`; ``headline`` says it in one sentence with its numbers; ``sentences`` add what
-    differs elsewhere; ``remedy`` and ``price`` are None where the run measured none; ``basis`` says how much
-    evidence there is, ``config`` which configuration the code is about and ``remedy_config`` which one helps;
+    differs elsewhere; ``remedy`` and ``price`` are None where the run measured none; ``upgrade`` names the release
+    that mends it by itself, where the table of known faults knows one; ``basis`` says how much evidence there is,
+    ``config`` which configuration the code is about and ``remedy_config`` which one helps;
     ``tiles`` are the few numbers to show large: (what, value, of what).
     """
 
@@ -35,6 +36,7 @@ class Verdict:
     sentences: tuple[str, ...] = ()
     remedy: str | None = None
     price: str | None = None
+    upgrade: str | None = None
     remedy_config: str | None = None
     tiles: tuple[tuple[str, str, str], ...] = ()
     basis: str = ""
@@ -42,7 +44,9 @@ class Verdict:
     @property
     def sentence(self) -> str:
         """What was found and what helps, without the evidence: what a command prints."""
-        return " ".join(part for part in (self.headline, *self.sentences, self.remedy, self.price) if part)
+        return " ".join(
+            part for part in (self.headline, *self.sentences, self.remedy, self.price, self.upgrade) if part
+        )
 
     @property
     def text(self) -> str:
@@ -110,9 +114,13 @@ def judge(sent: pd.DataFrame, stored: pd.DataFrame, run: Mapping[str, Any]) -> V
     name = f"{who} on vLLM {_version(run)}" if _version(run) else who
     sentences = [_third_send(table, mine)] if code in ("none", "short") else []
     sentences.append(_without_drafter(second, mine))
-    found = _remedy(sent, stored, mine, code)
-    if found.sentence is None and code in ("none", "short") and bool(mine.iloc[-1]["as_served"]):
-        found = _known_fault(run, _third(table, mine.iloc[-1]))
+    found, upgrade = _remedy(sent, stored, mine, code), None
+    if code in ("none", "short"):
+        fault = _known_fault(run, mine.iloc[-1], _third(table, mine.iloc[-1]))
+        if fault is not None and bool(mine.iloc[-1]["as_served"]) and found.sentence is None:
+            found = _Help(sentence=f"{fault.sentence[:1].upper()}{fault.sentence[1:]}: {fault.remedy}.")
+        if fault is not None and fault.certain and fault.upgrade:
+            upgrade = f"{fault.upgrade} ({', '.join(fault.refs)}; read {fault.checked})."
     return Verdict(
         code=code,
         headline=_headline(name, mine, code),
@@ -120,6 +128,7 @@ def judge(sent: pd.DataFrame, stored: pd.DataFrame, run: Mapping[str, Any]) -> V
         sentences=tuple(sentence for sentence in sentences if sentence),
         remedy=found.sentence,
         price=found.price,
+        upgrade=upgrade,
         remedy_config=found.config,
         tiles=_tiles(table, second, mine, found),
         basis=_basis(sent, mine),
@@ -262,48 +271,40 @@ def _remedy(sent: pd.DataFrame, kept_rows: pd.DataFrame, mine: pd.DataFrame, cod
         f"Its price is {ratio} times the cache blocks: {number(top['blocks'])} instead of "
         f"{number(stored.min())} for one prompt of {number(tokens)} tokens, evictable at any time."
     )
-    cheaper = _cheaper(tried, top)
+    cheaper = _cheaper(tried, top, float(stored.min()))
     tiles.append(("its price", f"{ratio}×", "the cache blocks"))
     return _Help(sentence=sentence, price=f"{price} {cheaper}".strip(), config=top["config"], tiles=tuple(tiles))
 
 
-def _known_fault(run: Mapping[str, Any], third: pd.DataFrame) -> _Help:
-    """What the release of a server that is not ours to restart is known for, where what is known of it matches."""
+def _known_fault(run: Mapping[str, Any], mine: pd.Series[Any], third: pd.DataFrame) -> preflight.Fault | None:
+    """What this release is known for, where what is known of the server and of this configuration matches."""
     facts = [
         preflight.Fact(str(fact.get("name")), fact.get("value"), str(fact.get("source")))
         for fact in run.get("facts") or ()
         if isinstance(fact, Mapping)
     ]
     at = preflight.situation(facts)
+    if not bool(mine["as_served"]):
+        # The facts were asked of the run's first server; this configuration may be another.
+        at = replace(at, version=_version(run) or at.version, speculation=bool(mine["drafter"]))
+        if mine["interval_order"] >= 0:
+            at = replace(at, interval="dense" if mine["interval"] == "dense" else f"{mine['interval_order']:.0f}")
     if len(third) and (third["cached_tokens"].fillna(0) > 0).any():
         # Only layers whose checkpoints are thinned out miss once and hit afterwards.
         at = replace(at, sparse_groups=True)
     elif third["cached_tokens"].notna().any():
-        return _Help()  # a third send that misses too has another cause
-    faults = preflight.matching(at, "second send misses")
-    if not faults:
-        return _Help()
-    text = faults[0].sentence
-    return _Help(sentence=f"{text[0].upper()}{text[1:]}: {faults[0].remedy}.")
+        return None  # a third send that misses too has another cause
+    return next(iter(preflight.matching(at, "second send misses")), None)
 
 
-def _cheaper(tried: pd.DataFrame, top: pd.Series[Any]) -> str:
+def _cheaper(tried: pd.DataFrame, top: pd.Series[Any], least: float) -> str:
     """A sentence on an interval that keeps less and does as well on the longest prompt, but not on all."""
-    same = tried[
-        (tried["tokens"] == top["tokens"]) & (tried["hit_2"] == top["hit_2"]) & (tried["blocks"] < top["blocks"])
-    ]
-    if not len(same):
+    found = cheaper_interval(tried, top)
+    if found is None or not found.worse:
         return ""
-    row = same.sort_values("blocks", kind="stable").iloc[0]
-    other = tried[tried["interval_order"] == row["interval_order"]].merge(
-        tried[tried["interval_order"] == top["interval_order"]], on="tokens", suffixes=("", "_top")
-    )
-    worse = other[other["hit_2"] < other["hit_2_top"]]
-    lengths = ", ".join(number(n) for n in worse["tokens"])
     return (
-        f"Interval {row['interval']} keeps {number(row['blocks'])}, but gives less at {lengths} tokens."
-        if lengths
-        else ""
+        f"Interval {found.interval} keeps {number(found.blocks)} ({found.blocks / least:.1f} times), but reuses less "
+        f"of prompts of {', '.join(number(length) for length in found.worse)} tokens."
     )
 
 

@@ -145,6 +145,8 @@ class Page:
         event, values = message.get("method"), message.get("params", {})
         if event == "Network.requestWillBeSent":
             self.requests.append(values["request"]["url"])
+        elif event == "Network.webSocketCreated":
+            self.requests.append(values["url"])
         elif event == "Runtime.consoleAPICalled":
             self.console.append(
                 f"{values['type']}: "

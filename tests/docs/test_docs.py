@@ -9,9 +9,11 @@ import sys
 from importlib.metadata import requires
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from prefixscope import notebooks
+from prefixscope.cli.run import STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -26,9 +28,12 @@ def test_ci_runs_the_readmes_test_line() -> None:
 
 
 def test_each_notebook_is_in_the_readme() -> None:
-    """Every notebook has its row: question, needs, time."""
-    for name in notebooks.FILES.values():
-        assert f"`{name}`" in README
+    """Every notebook has its row, which begins with its question, on the first screen."""
+    first_screen = README.partition("## Using it")[0]
+    for stage, name in notebooks.FILES.items():
+        title = nbformat.read(notebooks.path(stage), as_version=4).cells[0].source.splitlines()[0].removeprefix("# ")
+        row = next(line for line in first_screen.splitlines() if f"| `{name}` |" in line)
+        assert stage == "report" or row.startswith(f"| {title} |")
 
 
 @pytest.mark.parametrize(
@@ -56,9 +61,24 @@ def test_each_option_of_the_readme_exists(option: str) -> None:
         subprocess.run(
             [sys.executable, "-m", "prefixscope.cli", *command, "--help"], capture_output=True, text=True, check=False
         ).stdout
-        for command in (["run"], ["check"], ["predict"], ["report"], ["trace", "show"])
+        for command in (["run"], ["check"], ["predict"], ["trace", "show"], ["report"], ["lab"])
     )
     assert option in shown or option in theirs
+
+
+def test_a_stage_is_explained_where_it_is_named() -> None:
+    """``run --help`` has a line for each stage, in the order they run, with its notebook."""
+    named = re.findall(r"^  (\w+) +(\d\d-[\w-]+) ", STAGES, re.MULTILINE)
+    assert named == [(stage, notebooks.FILES[stage]) for stage in notebooks.ORDER]
+
+
+GIVEN = sorted({quoted or bare for quoted, bare in re.findall(r"-p (?:'([^']+)'|([a-z]+\.[^\s`']+))", README)})
+
+
+@pytest.mark.parametrize("assignment", [one for one in GIVEN if one != "stage.name=value"])
+def test_each_parameter_of_the_readme_exists(assignment: str) -> None:
+    """Every ``-p`` that the README shows is taken."""
+    notebooks.parse_assignment(assignment)
 
 
 def test_each_module_is_in_the_layout() -> None:

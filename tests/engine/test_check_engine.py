@@ -71,6 +71,18 @@ def test_the_messages_endpoint_counts_under_its_own_names(bench: Bench) -> None:
     assert warm.cached_tokens
 
 
+@pytest.mark.parametrize("api", ["completions", "messages"])
+def test_another_api_gives_the_same_verdict(bench: Bench, api: str) -> None:
+    """vLLM's own /v1/completions and /v1/messages reuse a resend to the same block as its chat does."""
+    with serving(bench, Setting(lora=True, interval=1024)) as url:
+        done = prefixscope("check", url, "--api", api, "--model", "gemma4-small", "--tokens", "1500", "--json")
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["verdict_code"], answer["api"]) == (0, "reuses", api), done.stderr
+    assert answer["cached_tokens"] == (answer["prompt_tokens"] - 1) // 64 * 64 - 64
+    assert 1_300 < answer["prompt_tokens"] < 1_700
+    assert answer["second_turn_reuse"] > 0.8
+
+
 def test_a_prompt_below_the_minimum_is_told_apart(bench: Bench) -> None:
     """With MTP no prompt of up to 128 tokens hits: exit 3, and the lengths between which reuse begins."""
     with serving(bench, Setting()) as url:

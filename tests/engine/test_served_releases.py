@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,14 +24,19 @@ from prefixscope.trace import Trace
 pytestmark = pytest.mark.engine
 
 TOKENS, HIT = 6_446, 6_336
+SHORT = 640
+"""Here it matters which groups give up a block: the second send hits 448 where all do, 512 where only the full one."""
+OLDER = Path(__file__).parents[2] / "data/sample/run"
+"""A recorded run of 0.29.0 with the same model."""
 
 
 @dataclass(frozen=True)
 class Served:
-    """Three sends of one prompt on one release, and the trace of its server."""
+    """Three sends of one prompt on one release, three of a short one, and the trace of its server."""
 
     version: str
     rows: list[dict[str, Any]]
+    short: list[dict[str, Any]]
     trace: Trace
 
 
@@ -48,7 +54,9 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             prompt = prompts.build(sender.count(sender.base), TOKENS, 1)
             # One token each: without triton-cpu the drafter of 0.30.0's CPU build ends the engine at the second.
             rows = [sender.send(prompt, model=sender.base, salt=salt)[1] for _ in range(3)]
-        yield Served(version, rows, traced(investigation.path))
+            prompt, salt = prompts.build(sender.count(sender.base), SHORT, 2), new_salt()
+            short = [sender.send(prompt, model=sender.base, salt=salt)[1] for _ in range(3)]
+        yield Served(version, rows, short, traced(investigation.path))
     finally:
         investigation.stop_servers()
 
@@ -86,3 +94,18 @@ def test_the_scheduler_alone_predicts_the_served_hits(served: Served) -> None:
             Geometry.from_header(header), ServerSetting.from_header(header), repeats(served.rows[0]["prompt_tokens"], 3)
         )
     assert [row.hit_tokens for row in outcome.rows] == [row["cached_tokens"] for row in served.rows]
+
+
+def test_groups_of_another_release_are_marked_as_this_one_marks_them(served: Served) -> None:
+    """Groups traced on 0.29.0, replayed here, drop a block where the served engine says, and hit what it hit."""
+    older = next(header for header in traced(OLDER).headers if header.interval == 0 and header.spec_tokens == 3)
+    (header,) = served.trace.headers
+    requests = [
+        *repeats(served.rows[0]["prompt_tokens"], 3),
+        *repeats(served.short[0]["prompt_tokens"], 3, name="short"),
+    ]
+    with open_release(served.version) as replayer:
+        outcome = replayer.replay(Geometry.from_header(older), ServerSetting.from_header(older), requests)
+    assert outcome.regrouped
+    assert outcome.drop_groups == header.drop_groups
+    assert [row.hit_tokens for row in outcome.rows] == [row["cached_tokens"] for row in served.rows + served.short]

@@ -8,6 +8,7 @@ import re
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +31,41 @@ def outputs(notebook: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("stage", notebooks.FILES)
-@pytest.mark.usefixtures("kernel_path")
-def test_each_notebook_runs_alone_with_plain_papermill(stage: str, tmp_path: Path) -> None:
+def test_each_notebook_runs_alone_with_plain_papermill(stage: str, executed: Callable[[str], Any]) -> None:
     """With its defaults a notebook runs top to bottom on the recorded sample, sends nothing and draws its figures."""
-    out = tmp_path / "out.ipynb"
-    papermill.execute_notebook(str(notebooks.path(stage)), str(out), progress_bar=False, cwd=str(tmp_path))
-    shown = outputs(nbformat.read(out, as_version=4))
+    done = executed(stage)
+    assert done.cpu_s < 20
+    shown = outputs(notebook := nbformat.read(done.path, as_version=4))
     figures = [data for data in shown if "image/png" in data]
-    assert figures or stage not in Run(resources.data_path("sample", "run")).manifest["stages"]
+    assert figures, "each notebook draws something"
     assert all("image/svg+xml" in data for data in figures), (
         "a saved, untrusted notebook shows the PNG, a trusted one the SVG"
     )
-    assert any("text/markdown" in data for data in shown), "the last cell says what was found"
+    assert not [cell for cell in notebook.cells for out in cell.get("outputs", []) if out["output_type"] == "stream"]
+
+
+@pytest.mark.parametrize("stage", notebooks.FILES)
+def test_each_notebook_ends_with_what_it_found_and_where_to_go(stage: str, executed: Callable[[str], Any]) -> None:
+    """The last cell is a verdict with numbers of the run; it names a notebook beside it, or the last step."""
+    verdict = nbformat.read(executed(stage).path, as_version=4).cells[-1].outputs[-1]["data"]["text/markdown"]
+    found, _, where = verdict.partition("\n\nNext: ")
+    assert found.startswith("**")
+    assert re.search(r"\d,\d{3}|\d of \d", found)
+    linked = re.findall(r"\[([\w-]+)\]\(\1\.ipynb\)", where)
+    assert set(linked) <= set(notebooks.FILES.values()) - {notebooks.FILES[stage]}
+    assert linked or stage == "report"
+
+
+@pytest.mark.parametrize("stage", notebooks.FILES)
+def test_what_a_notebook_shows_is_explained(stage: str) -> None:
+    """Before each figure a text says what to look for, and after it one says how to decide."""
+    cells = nbformat.read(notebooks.path(stage), as_version=4).cells
+    for place, cell in enumerate(cells):
+        if cell.cell_type == "code" and "show(" in cell.source:
+            before = next(c.source for c in cells[place::-1] if c.cell_type == "markdown")
+            assert re.search(r"[Ll]ook |Follow|Compare", before), cell.source
+            after = next(c.source for c in cells[place:] if c.cell_type == "markdown")
+            assert not after.startswith("#"), f"how to decide is missing after {cell.source}"
 
 
 @pytest.mark.usefixtures("kernel_path")

@@ -12,6 +12,7 @@ import pytest
 from data.make_run import make_run
 
 from prefixscope import charts, display, frames, trade
+from prefixscope.charts.titles import listing
 from prefixscope.material import Material, gather
 from prefixscope.speculation import Mix
 
@@ -53,13 +54,13 @@ CASES: dict[str, tuple[Callable[[Material], Any], str, tuple[str, ...], int]] = 
     "hit_against_interval": (
         lambda m: charts.hit_against_interval(m.sweep),
         "Intervals 64 to 1,024 and dense reuse 6,336 of 6,446 tokens",
-        ("0 (default)", "dense", "6,446 tokens", "704 tokens"),
+        ("0 (default)", "dense", "prompt of 6,446 tokens", "prompt of 704 tokens", "4,096", "cached tokens on send 2"),
         28,
     ),
     "cost_against_shortfall": (
         lambda m: charts.cost_against_shortfall(m.sweep),
-        "Reusing all but 110 of 6,446 tokens takes 4.2 times the blocks",
-        ("64 · 512 · 1,024 · dense", "4,096", "kept in the cache after one prompt, MiB"),
+        "Interval 1,024 leaves 110 of 6,446 tokens to compute, for 4.2 times the blocks of interval 0 (default)",
+        ("64 · 512 · 1,024 · dense", "4,096", "blocks kept in the cache after one prompt"),
         4,
     ),
     "equality_matrix": (
@@ -70,7 +71,7 @@ CASES: dict[str, tuple[Callable[[Material], Any], str, tuple[str, ...], int]] = 
     ),
     "speed_by_shape": (
         lambda m: charts.speed_by_shape(frames.by_shape(m.generations), frames.effect(m.generations, "tokens_per_s")),
-        "MTP generates 2.09 times as many tokens a second as no MTP (95 %: 1.45 to 3.01)",
+        "MTP generates 2.09 times as many tokens a second as no MTP (95 %: 1.45 to 3.01; 6 prompts)",
         ("prose", "code", "XML", "MTP", "no MTP", "tokens a second"),
         12,
     ),
@@ -91,7 +92,7 @@ CASES: dict[str, tuple[Callable[[Material], Any], str, tuple[str, ...], int]] = 
     "time_spent": (
         lambda m: charts.time_spent(m.timeline),
         "7.8 minutes; starting 10 servers took 3.9",
-        ("baseline", "s01 MTP", "starting", "minutes since the start"),
+        ("baseline", "s01 MTP", "minutes since the start", "150 s"),
         25,
     ),
 }
@@ -157,8 +158,8 @@ def test_a_server_that_is_not_ours_is_named_in_words() -> None:
 def test_one_failed_interval_leaves_a_gap(material: Material) -> None:
     """An interval whose server failed is left out and the others are drawn."""
     table = material.sweep.copy()
-    table.loc[table["interval"] == "512", ["hit_2", "short_2", "blocks"]] = None
-    assert "512" not in texts(display.to_svg(charts.hit_against_interval(table)))
+    table.loc[table["interval"] == "64", ["hit_2", "short_2", "blocks"]] = None
+    assert "64" not in texts(display.to_svg(charts.hit_against_interval(table)))
     assert charts.cost_against_shortfall(table) is not None
 
 
@@ -178,3 +179,9 @@ def test_void_comparisons_are_no_differences() -> None:
     row = {"document": "document 1", "model": "m", "pair": "cold-warm", "identical": None, "class": "void"}
     chart = charts.equality_matrix(pd.DataFrame([row]))
     assert display.title_of(chart).startswith("No warm answer could be compared")
+
+
+def test_names_with_commas_are_told_apart() -> None:
+    """A list of configurations whose names have commas is separated by semicolons."""
+    assert listing(["no MTP", "MTP", "MTP + LoRA"]) == "no MTP, MTP and MTP + LoRA"
+    assert listing(["MTP", "MTP, interval 2,048"]) == "MTP; and MTP, interval 2,048"

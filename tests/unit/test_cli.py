@@ -460,7 +460,7 @@ def test_a_half_finished_run_has_a_report(
 def test_lab_takes_a_folder_and_passes_the_rest_on(
     words: list[str], folder: str, passed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only a first word without a dash is our folder; Jupyter's options keep their values; the notebooks are there."""
+    """Only a first word without a dash is our folder; Jupyter's options keep their values; the first notebook opens."""
     started: list[list[str]] = []
 
     def replaced(program: str, arguments: list[str]) -> None:
@@ -470,7 +470,8 @@ def test_lab_takes_a_folder_and_passes_the_rest_on(
     monkeypatch.setattr(os, "execv", replaced)
     with pytest.raises(SystemExit):
         cli.main(words)
-    assert started[0][1:] == ["-m", "jupyterlab", folder, *passed]
+    first = "--LabApp.default_url=/lab/tree/00-baseline.ipynb"
+    assert started[0][1:] == ["-m", "jupyterlab", folder, first, *passed]
     assert (tmp_path / folder / "00-baseline.ipynb").is_file()
 
 

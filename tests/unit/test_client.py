@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from stub import CHAT, HTML_PAGE, METRICS, MODELS, TOKENIZE, VERSION, Reply, StubServer, error
 
-from prefixscope.client import Client, Completion, ServedModel, read_key
+from prefixscope.client import Client, ServedModel
+from prefixscope.completion import Completion
 from prefixscope.errors import Rejected, TargetError, Unreachable, mask
+from prefixscope.transport import read_key
 
 HELLO = [{"role": "user", "content": "hello " * 40}]
 
@@ -441,7 +443,7 @@ def test_one_client_serves_one_request_at_a_time_without_mixing_answers(stub: St
 
 def test_a_server_that_is_always_busy_is_not_flooded(stub: StubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """However short it says the wait is, the same request is sent nine times at most."""
-    monkeypatch.setattr("prefixscope.client.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("prefixscope.transport.time.sleep", lambda seconds: None)
     stub.always(CHAT, error(429, "rate limit", Retry_After="0"))
     with pytest.raises(Rejected):
         chat(Client(stub.url, retry_budget_s=60))

@@ -73,3 +73,61 @@ def test_an_empty_run_is_said_to_be_empty(name: str, sample: Path) -> None:
         shutil.rmtree(sample / folder)
         (sample / folder).mkdir()
     assert getattr(conclusions, name)(sample).text
+
+
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        ("baseline", "10-block-trace"),
+        ("trace", "20-retention-sweep"),
+        ("sweep", "30-output-equality"),
+        ("equality", "40-speculation"),
+        ("speculation", "90-report"),
+    ],
+)
+def test_each_conclusion_names_the_notebook_to_open_next(name: str, where: str, sample: Path) -> None:
+    """What was found decides where to go; on the recorded incident the notebooks follow each other."""
+    assert f"[{where}]({where}.ipynb)" in getattr(conclusions, name)(sample)._repr_markdown_()
+
+
+def test_the_report_names_what_it_lacks(sample: Path) -> None:
+    """A run without some stages sends the reader to their notebooks, a whole one to sharing it."""
+    assert "read or send the report" in conclusions.report(sample).next
+    manifest = json.loads((sample / "run.json").read_text())
+    del manifest["stages"]["sweep"]
+    manifest["stages"]["equality"]["status"] = "failed"
+    (sample / "run.json").write_text(json.dumps(manifest))
+    where = conclusions.report(sample).next
+    assert "20-retention-sweep" in where
+    assert "30-output-equality" in where
+    assert "00-baseline" not in where
+
+
+def test_a_miss_of_a_server_that_is_not_ours_leads_to_the_tracer_kit(sample: Path) -> None:
+    """No notebook can trace an attached server: the way to a trace of it is named."""
+    manifest = json.loads((sample / "run.json").read_text())
+    manifest["target"] = {"kind": "attached", "url": "http://127.0.0.1:9"}
+    (sample / "run.json").write_text(json.dumps(manifest))
+    assert "prefixscope trace kit" in conclusions.baseline(sample).next
+
+
+def test_a_servers_words_are_inert_in_a_verdict() -> None:
+    """A name that is Markdown or HTML shows to the letter: no picture is fetched, nothing is emphasised."""
+    shown = conclusions.Conclusion("![x](http://evil/p.png) <img src=x> **hits** nothing. More.")._repr_markdown_()
+    assert shown.startswith("**\\!\\[x\\](http://evil/p.png) \\<img src=x\\> \\*\\*hits")
+
+
+def test_a_predicted_sweep_is_concluded_as_predicted(sample: Path) -> None:
+    """Without a measured interval the predictions from a trace decide, and the sentence says that they are that."""
+    (sample / "raw" / "sweep.jsonl").unlink()
+    (sample / "raw" / "baseline.jsonl").unlink()
+    rows = [
+        {"kind": "predicted_sweep", "release": "0.29.0", "interval_asked": label, "interval": value, "tokens": 6446,
+         "hits": [0, hit, 6336], "blocks": blocks, "bytes": None}
+        for label, value, hit, blocks in (("0", 0, 0, 300), ("1,024", 1024, 6336, 1105))
+    ]  # fmt: skip
+    with (sample / "raw" / "crosscheck.jsonl").open("a") as out:
+        out.writelines(json.dumps(row) + "\n" for row in rows)
+    text = conclusions.sweep(sample).text
+    assert text.startswith("Predicted by the release's own scheduler")
+    assert "1,024 leaves the fewest tokens short" in text

@@ -16,7 +16,7 @@ from prefixscope.glossary import TERMS, used
         ("set --prefix-cache-retention-interval to 1024", "retention interval"),
         ("extra blocks are evictable", "evicted"),
         ("a Mamba group", "Mamba"),
-        ("with MTP", "speculative decoding"),
+        ("with MTP", "MTP"),
     ],
 )
 def test_a_term_is_found_in_its_forms(text: str, term: str) -> None:

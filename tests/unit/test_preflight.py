@@ -12,6 +12,7 @@ from stub import Reply, StubServer
 from prefixscope import command, preflight
 from prefixscope.client import Client, ServedModel
 from prefixscope.preflight import Finding, Seen, Situation, matching, table
+from prefixscope.preflight import fact as f
 
 DRAFTING = """\
 vllm:spec_decode_num_drafts_total{engine="0"} 1000.0
@@ -116,6 +117,23 @@ def test_a_commands_variables_and_flags_are_read() -> None:
     variables, flags = command.given(f"{run} --max-num-batched-tokens 512 --max-num-batched-tokens=4096")
     assert variables == {"A": "1", "B": "2", "C": "3"}
     assert flags["--max-num-batched-tokens"] == "4096"
+
+
+@pytest.mark.parametrize(
+    ("flags", "value"),
+    [({}, None), ({"--port": "1"}, False), ({"--enable-prompt-tokens-details": ""}, True)],
+)
+def test_the_details_flag_is_read_off_the_command(flags: dict[str, str], value: bool | None) -> None:
+    """Whether usage will show cached tokens is known from the command; without one it is unknown, not off."""
+    assert facts(flags=flags)["cached tokens in usage"][0] is value
+
+
+def test_the_details_flag_is_read_off_the_answers_too() -> None:
+    """What the answers of a check report tells the flag of a server whose command nobody shows."""
+    known = preflight.facts(seen())
+    for cached, value in (([], None), ([None, None], False), ([None, 0], True)):
+        told = {fact.name: (fact.value, fact.source) for fact in f.with_answers(known, cached)}
+        assert told["cached tokens in usage"] == (value, "the answers" if cached else "not reported")
 
 
 # --- findings ------------------------------------------------------------------------------------------------------

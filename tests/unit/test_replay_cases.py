@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -244,3 +244,13 @@ def test_a_test_can_not_be_written_over_a_folder(tmp_path: Path, capsys: pytest.
     """The error names the folder, and no traceback is shown."""
     assert main(["export-test", str(SAMPLE), "-o", str(tmp_path)]) == 2
     assert "is a folder" in capsys.readouterr().err
+
+
+def test_a_case_travels_with_its_layers_and_its_kind_of_drafter() -> None:
+    """Layer names and the drafter's method come back; MTP is what a case without a method means."""
+    group = Group(kind="full", block_size=16, layer_names=("model.layers.0", "model.layers.1"))
+    for method in ("mtp", "eagle3"):
+        setting = ServerSetting(drafter_tokens=3, drafter_method=method)
+        case = Case(geometry=Geometry.from_json({"groups": [asdict(group)]}), setting=setting, requests=())
+        assert Case.from_json(json.loads(json.dumps(case.to_json()))) == case
+    assert ServerSetting.from_json({"drafter": {"tokens": 3}}).drafter_method == "mtp"

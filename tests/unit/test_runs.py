@@ -425,3 +425,20 @@ def test_progress_is_a_small_file_that_is_always_whole(run_factory: RunFactory) 
         shown: dict[str, Any] = json.loads((run.path / "progress.json").read_text())
     assert (shown["stage"], shown["step"], shown["steps"], shown["text"]) == ("sweep", 1, 2, "first")
     assert 0 <= shown["left_s"] <= 5
+
+
+def test_a_stage_run_again_with_nothing_to_do_keeps_its_times(run_factory: RunFactory) -> None:
+    """What a stage took when it measured stays in the manifest; one that measures more, or fails, is told anew."""
+    run = run_factory()
+    with run.stage("sweep", {"n": 1}) as stage:
+        stage.append({"n": 1})
+    first = run.manifest["stages"]["sweep"]
+    with run.stage("sweep", {"n": 1}):
+        pass
+    assert run.manifest["stages"]["sweep"] == first
+    with run.stage("sweep", {"n": 2}) as stage:
+        stage.append({"n": 2})
+    assert run.manifest["stages"]["sweep"]["parameters"] == {"n": 2}
+    with run.stage("sweep") as stage:
+        stage.outcome, stage.note = "partial", "a server failed"
+    assert run.manifest["stages"]["sweep"]["status"] == "partial"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from stub import CHAT, Reply, StubServer
 
-from prefixscope import client as clients
+from prefixscope import completion, transport
 from prefixscope import stream as streams
 from prefixscope.client import Client
 from prefixscope.errors import Rejected, Unreachable
@@ -52,7 +53,7 @@ def test_the_first_chunk_with_content_is_the_first_token(stub: StubServer, monke
     """The role alone is no token: with a clock that ticks once per event the first arrival is the second event's."""
     ticks = itertools.count()
     clock = SimpleNamespace(perf_counter=lambda: float(next(ticks)), sleep=lambda seconds: None)
-    monkeypatch.setattr(clients, "time", clock)
+    monkeypatch.setattr(transport, "time", clock)
     monkeypatch.setattr(streams, "time", clock)
     assert ask(stub, tokens=3).arrivals_s == (2.0, 3.0, 4.0)
 
@@ -86,6 +87,23 @@ def test_a_stream_that_breaks_off_is_named(stub: StubServer) -> None:
     stub.always(CHAT, Reply(body=event * 5, headers=SSE, cut=len(event) * 2))
     with pytest.raises(Unreachable, match="broke off after"):
         ask(stub)
+
+
+def test_a_stream_that_never_ends_is_ended(stub: StubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then keeps no stream alive beyond its time; how much of it had come is said."""
+    monkeypatch.setattr(completion, "PATIENCE_S", -11.3)
+    event = 'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
+    stub.always(CHAT, Reply(body=event * 400, headers=SSE, trickle_s=0.001))
+    with pytest.raises(Unreachable, match=r"had not ended after 0\.7 s; \d+ chunks of it had arrived"):
+        ask(stub)
+
+
+def test_a_stream_tells_cached_tokens_where_others_count_them(stub: StubServer) -> None:
+    """The names that other servers use are read from a stream's usage as from a whole answer's."""
+    usage = {"prompt_tokens": 100, "prompt_cache_hit_tokens": 64}
+    end = {"choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}], "usage": usage}
+    stub.always(CHAT, Reply(body=f"data: {json.dumps(end)}\n\ndata: [DONE]\n\n", headers=SSE))
+    assert ask(stub).cached_tokens == 64
 
 
 def test_a_stream_without_usage_has_no_token_count(stub: StubServer) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from prefixscope import charts, conclusions, display, frames, lookups, material, resources
-from prefixscope.errors import TraceError
+from prefixscope.errors import RunError
 from prefixscope.sections import blocks
 from prefixscope.trace import Evicted, Group, GroupView, Incident, Lookup, Stored, Trace, read_trace, subtract
 
@@ -278,18 +278,19 @@ def test_a_trace_without_a_miss_says_so(tmp_path: Path) -> None:
 
 def test_a_trace_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     """A mistyped path is refused before anything is made."""
-    with pytest.raises(TraceError, match="No file"):
+    with pytest.raises(RunError, match="no file"):
         lookups.view(str(tmp_path / "run"), trace=str(tmp_path / "absent"))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_notes_that_a_trace_from_elsewhere_was_drawn(tmp_path: Path) -> None:
-    """With a run directory named too, its stage is skipped with the reason, and nothing is measured."""
+    """With a run directory named too, its stage is done, says so, and nothing is measured."""
     from prefixscope.runs import Run
 
     lookups.view(str(tmp_path / "run"), trace=str(RECORDED))
     stage = Run(tmp_path / "run").manifest["stages"]["trace"]
-    assert (stage["status"], stage["note"]) == ("skipped", "the notebook drew a trace from elsewhere")
+    assert stage["status"] == "done"
+    assert "nothing was sent" in stage["note"]
 
 
 # --- evictions over time -----------------------------------------------------------------------------------------

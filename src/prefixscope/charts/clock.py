@@ -45,9 +45,7 @@ def time_spent(frame: pd.DataFrame) -> Any:
     )
     bars = base.mark_bar(height={"band": 0.66}, cornerRadius=2).encode(
         x2="to:Q",
-        color=alt.Color(
-            "what:N", scale=alt.Scale(domain=list(colours), range=list(colours.values())), legend=alt.Legend(title=None)
-        ),
+        color=alt.Color("what:N", scale=alt.Scale(domain=list(colours), range=list(colours.values())), legend=None),
     )
     labels = base.transform_filter("datum.what === 'stage'").mark_text(align="left", dx=5, color="#fff", fontWeight=600)
     wide = labels.transform_filter(f"datum.to - datum.from > {end * 0.08}").encode(text="text:N")
@@ -58,4 +56,5 @@ def time_spent(frame: pd.DataFrame) -> Any:
     if started:
         # Not "of them": a server may start behind another one's work.
         title += f"; starting {count(started, 'server')} took {starting / 60:.1f}"
-    return chart.properties(title=wrapped_title(title))
+    words = "Grey: a stage. Light blue: a server is starting. Blue: it is serving."
+    return chart.properties(title=wrapped_title(title, words if started else ""))

@@ -11,6 +11,7 @@ from prefixscope.charts.encoding import WIDTH, colour, count_axis, inline
 from prefixscope.charts.panels import facet
 from prefixscope.charts.titles import wrapped_title
 from prefixscope.paired import Effect
+from prefixscope.quantities import count
 from prefixscope.theme import ARM_COLOURS, BLUE, GREEN
 
 
@@ -56,7 +57,8 @@ def speed_by_shape(shapes: pd.DataFrame, faster: Effect | None = None) -> Any:
         title=wrapped_title(
             _speed_title(labels, rows, faster),
             "Bar: median; line: 10th to 90th percentile of the requests. Tokens are those in usage, not the stream's "
-            "chunks.",
+            "chunks."
+            + ("" if faster is None else " The title's ratio is the geometric mean over prompts that both answered."),
         )
     )
 
@@ -144,7 +146,7 @@ def _speed_title(labels: dict[str, str], rows: pd.DataFrame, faster: Effect | No
     a, b = labels["A"], labels["B"]
     if faster.low is None or faster.high is None:
         return f"{a} generates {faster.value:.2f} times as many tokens a second as {b}: too few prompts to be sure"
-    known = f"(95 %: {faster.low:.2f} to {faster.high:.2f})"
+    known = f"(95 %: {faster.low:.2f} to {faster.high:.2f}; {count(faster.pairs, 'prompt')})"
     if faster.low <= 1 <= faster.high:
         return f"{a} generates about as fast as {b}: {faster.value:.2f} times {known}"
     return f"{a} generates {faster.value:.2f} times as many tokens a second as {b} {known}"

@@ -12,6 +12,11 @@ WIDTH = 620
 _UNITS = ((2 * 86_400, 86_400, "days"), (2 * 3_600, 3_600, "hours"), (300, 60, "minutes"), (0, 1, "seconds"))
 
 
+def narrowest(chart: Any, px: int) -> Any:
+    """The chart with the narrowest plot, in px, that its labels can bear; a page on a small screen asks for it."""
+    return chart.properties(usermeta={"narrowest_px": px})
+
+
 def colour(field: str, colours: dict[str, str]) -> Any:
     """The colour of each value of ``field``; no legend, since marks carry their names."""
     return alt.Color(f"{field}:N", scale=alt.Scale(domain=list(colours), range=list(colours.values())), legend=None)

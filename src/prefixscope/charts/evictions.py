@@ -7,7 +7,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from prefixscope.charts.encoding import WIDTH, count_axis, inline, time_unit
+from prefixscope.charts.encoding import WIDTH, count_axis, inline, narrowest, time_unit
 from prefixscope.charts.titles import wrapped_title
 from prefixscope.quantities import count, number
 from prefixscope.theme import BLUE, PURPLE, VERMILION
@@ -60,4 +60,5 @@ def evictions_over_time(frame: pd.DataFrame) -> Any:
     title = f"{number(evicted)} blocks were evicted" if evicted else "Nothing was evicted"
     title += f"; the prefix cache was reset {count(resets, 'time')}" if resets else ""
     words = "Above: share of all prompt tokens that hit. Below: cached blocks that gave way."
-    return chart.properties(title=wrapped_title(title, words + (" Dashed: a reset." if resets else "")))
+    title = wrapped_title(title, words + (" Dashed: a reset." if resets else ""))
+    return narrowest(chart.properties(title=title), 240)

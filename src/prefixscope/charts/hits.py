@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from prefixscope.charts.encoding import WIDTH, colour, count_axis, inline
+from prefixscope.charts.encoding import WIDTH, colour, count_axis, inline, narrowest
 from prefixscope.charts.panels import facet, longest, pick
 from prefixscope.charts.titles import with_configs, wrapped_title
 from prefixscope.quantities import number
@@ -60,7 +60,7 @@ def hits_by_send(table: pd.DataFrame, *, configs: Sequence[str] | None = None) -
         title = f"Send 2 of the same {number(full)} tokens reuses {_span(second['cached_tokens'])} of them"
     else:
         title = f"Hits of a {number(full)}-token prompt"
-    return faceted.properties(title=wrapped_title(title, "The dashed line is the whole prompt."))
+    return narrowest(faceted.properties(title=wrapped_title(title, "The dashed line is the whole prompt.")), 200)
 
 
 def hits_by_length(table: pd.DataFrame, *, configs: Sequence[str] | None = None) -> Any:
@@ -110,7 +110,7 @@ def hits_by_length(table: pd.DataFrame, *, configs: Sequence[str] | None = None)
         labels.transform_filter("datum.below").mark_text(align="right", dx=-14, dy=-3, fontWeight=600),
         labels.transform_filter("!datum.below").mark_text(align="right", dx=-2, dy=-14, fontWeight=600),
     ).properties(width=260, height=190)
-    faceted = chart.facet(facet=facet("config", names), columns=2, data=inline(data), spacing=24)
+    faceted = chart.facet(facet=facet("config", names, width=260), columns=2, data=inline(data), spacing=24)
     broken = rows[(rows["index"] == 2) & (rows["verdict"] == "none")]
     if len(broken):
         first = int(broken["prompt_tokens"].min())
@@ -118,9 +118,8 @@ def hits_by_length(table: pd.DataFrame, *, configs: Sequence[str] | None = None)
         title = f"From {number(first)} tokens on, the second send misses {who}"
     else:
         title = "Hits follow the prompt's length in every configuration"
-    return faceted.properties(
-        title=wrapped_title(title, "Dashed: every token reused. Filled point: send 2; ring: send 3.")
-    )
+    words = "Dashed: every token reused. Filled blue point: send 2; green ring: send 3."
+    return narrowest(faceted.properties(title=wrapped_title(title, words)), 240)
 
 
 def _span(values: pd.Series[Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from prefixscope.charts.encoding import WIDTH, colour, count_axis, inline
+from prefixscope.charts.encoding import WIDTH, colour, count_axis, inline, narrowest
 from prefixscope.charts.panels import facet, longest
 from prefixscope.charts.titles import wrapped_title
 from prefixscope.quantities import number
@@ -50,9 +50,8 @@ def first_token(table: pd.DataFrame, *, configs: Sequence[str] | None = None) ->
         labels.transform_filter("!datum.left").mark_text(align="left", dx=9),
     ).properties(width=WIDTH, height=26 * rows["send_label"].nunique())
     faceted = chart.facet(facet=facet("config", names), columns=1, data=inline(data), spacing=14)
-    return faceted.properties(
-        title=wrapped_title(_latency_title(rows, tokens), "Point: median; bar: lowest to highest.")
-    )
+    title = wrapped_title(_latency_title(rows, tokens), "Point: median; bar: lowest to highest.")
+    return narrowest(faceted.properties(title=title), 220)
 
 
 def _latency_title(rows: pd.DataFrame, tokens: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from prefixscope.charts.encoding import WIDTH, count_axis, inline, time_unit
+from prefixscope.charts.encoding import WIDTH, count_axis, inline, narrowest, time_unit
 from prefixscope.charts.titles import wrapped_title
 from prefixscope.quantities import count, number
 from prefixscope.theme import LOOKUP_COLOURS
@@ -39,7 +39,7 @@ def lookups_over_time(frame: pd.DataFrame) -> Any:
             f"{len(frame):,} stretches of time, {frame['lookups'].median():,.0f} lookups each at the median. Point: "
             "median of those with something to hit. Bar: the middle half. Below: how many missed."
         )
-    return chart.properties(title=wrapped_title(title, words))
+    return narrowest(chart.properties(title=wrapped_title(title, words)), 240)
 
 
 def _share_axis(field: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from prefixscope.charts.encoding import colour, inline
+from prefixscope.charts.encoding import colour, inline, narrowest
 from prefixscope.charts.panels import facet
 from prefixscope.charts.titles import wrapped_title
 from prefixscope.quantities import count
@@ -40,7 +40,7 @@ def equality_matrix(frame: pd.DataFrame) -> Any:
     )
     words = base.mark_text(color="#fff", fontWeight=600).encode(text="text:N")
     chart = alt.layer(cells, words).properties(width=240, height=24 * len(documents))
-    faceted = chart.facet(facet=facet("model", models), columns=2, data=inline(data), spacing=24)
+    faceted = chart.facet(facet=facet("model", models, width=240), columns=2, data=inline(data), spacing=24)
     warm = frame[frame["pair"] == "cold-warm"]
     equal = int((warm["class"] == "identical").sum())
     judged = int((warm["class"] != "void").sum())
@@ -49,7 +49,8 @@ def equality_matrix(frame: pd.DataFrame) -> Any:
         if judged
         else "No warm answer could be compared"
     )
-    return faceted.properties(title=wrapped_title(title, "cold / control: the same request twice without the cache."))
+    words = "cold / control: the same request twice without the cache."
+    return narrowest(faceted.properties(title=wrapped_title(title, words)), 220)
 
 
 def _natural(name: str) -> tuple[Any, ...]:

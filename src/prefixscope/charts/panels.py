@@ -8,6 +8,8 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
+from prefixscope.charts.encoding import WIDTH
+
 
 def pick(rows: pd.DataFrame, configs: Sequence[str] | None) -> tuple[pd.DataFrame, list[str]]:
     """The rows of these configurations and their names; of the first eight where none were asked for."""
@@ -22,6 +24,12 @@ def longest(rows: pd.DataFrame, configs: Sequence[str] | None) -> tuple[pd.DataF
     return rows, [name for name in names if name in set(rows["config"])]
 
 
-def facet(field: str, order: Sequence[str]) -> Any:
-    """A panel per value of ``field``, its name above it."""
-    return alt.Facet(f"{field}:N", sort=list(order), header=alt.Header(title=None, labelAnchor="start", labelPadding=4))
+_CHARACTER_PX = 6.8
+
+
+def facet(field: str, order: Sequence[str], *, width: float = WIDTH) -> Any:
+    """A panel of that width per value of ``field``, its name above it: in two lines where it is too long for one."""
+    look: dict[str, Any] = {"title": None, "labelAnchor": "start", "labelPadding": 4}
+    if max((len(name) for name in order), default=0) * _CHARACTER_PX > width:
+        look["labelExpr"] = "split(datum.label, ' · ')"
+    return alt.Facet(f"{field}:N", sort=list(order), header=alt.Header(**look))

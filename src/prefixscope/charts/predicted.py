@@ -10,12 +10,12 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from prefixscope.charts.encoding import WIDTH, count_axis, inline
+from prefixscope.charts.encoding import WIDTH, count_axis, inline, narrowest
 from prefixscope.charts.panels import facet
 from prefixscope.charts.retention import merge_labels
 from prefixscope.charts.titles import listing, spans, wrapped_title
 from prefixscope.quantities import number
-from prefixscope.theme import BLUE, GREY, VERMILION
+from prefixscope.theme import GREY, PREDICTED, RECOMMENDED
 
 HEAT = ("#ffffe5", "#fff0b8", "#fed776", "#fead3a", "#f07f1e", "#cf5509", "#963304", "#5c1e02")
 """Few tokens short to many: ever darker, so that it can be read in grey."""
@@ -138,22 +138,22 @@ def interval_front(totals: pd.DataFrame, *, release: str, prompts: float) -> Any
     mark = [{"cost": float(best["blocks"]) / prompts, "short": float(best["short"]) / prompts}]
     chart = alt.layer(
         alt.Chart(inline(line)).mark_line(color=GREY, strokeWidth=1.5, strokeDash=[5, 3]).encode(x=x, y=y),
-        base.mark_point(filled=True, size=80, color=BLUE),
-        alt.Chart(inline(mark)).mark_point(filled=False, size=240, color=VERMILION, strokeWidth=2).encode(x=x, y=y),
-        labels.transform_filter("datum.left").mark_text(align="right", dy=-16, dx=6),
+        base.mark_point(shape="diamond", filled=False, strokeWidth=2, size=80, color=PREDICTED),
+        alt.Chart(inline(mark)).mark_point(filled=False, size=300, color=RECOMMENDED, strokeWidth=2).encode(x=x, y=y),
+        labels.transform_filter("datum.left").mark_text(align="right", dy=-18, dx=6),
         labels.transform_filter("!datum.left").mark_text(align="left", dx=10, dy=-9),
     )
     front = rows[rows["front"]]
     title = (
-        f"On vLLM {release} {best['interval']} leaves the fewest tokens short, {number(round(mark[0]['short']))} "
-        f"of the average prompt, for {number(round(mark[0]['cost']))} blocks"
+        f"On vLLM {release} interval {best['interval']} leaves the fewest tokens short, "
+        f"{number(round(mark[0]['short']))} of the average prompt, for {number(round(mark[0]['cost']))} blocks"
     )
     if len(front) == 1:
         title = (
             f"On vLLM {release} nothing beats {best['interval']}: no interval leaves less short or keeps fewer blocks"
         )
     subtitle = "The ring is the recommendation, unpressured; on the dashed line less short takes more blocks."
-    return chart.properties(width=WIDTH, height=300, title=wrapped_title(title, subtitle))
+    return narrowest(chart.properties(width=WIDTH, height=300, title=wrapped_title(title, subtitle)), 240)
 
 
 def version_matrix(table: pd.DataFrame, *, block: int) -> Any:

@@ -8,70 +8,69 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from prefixscope.charts.encoding import WIDTH, count_axis, inline
-from prefixscope.charts.titles import spans, wrapped_title
+from prefixscope.charts.encoding import WIDTH, count_axis, inline, narrowest
+from prefixscope.charts.panels import facet
+from prefixscope.charts.titles import listing, spans, wrapped_title
+from prefixscope.frames import cheaper_interval, interval_totals
 from prefixscope.quantities import number
-from prefixscope.theme import GREY, SERIES
-
-_SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right"]
+from prefixscope.theme import MEASURED, PREDICTED, RECOMMENDED, VERMILION
 
 
 def hit_against_interval(table: pd.DataFrame) -> Any:
-    """Hit length of send 2 at each retention interval, a stem per prompt length.
+    """Hit length of send 2 at each retention interval, a row per interval and a panel per prompt length.
 
-    ``table`` is ``frames.sweep``. Nothing joins the intervals: between two of them nothing was measured.
+    ``table`` is ``frames.sweep``. Nothing joins the intervals: between two of them nothing was measured. Each panel has
+    an axis of its own, up to its whole prompt.
     """
     rows = table[table["hit_2"].notna()]
     if rows["interval"].nunique() < 2:
         return None
     order = rows.sort_values("interval_order")["interval"].drop_duplicates().tolist()
-    lengths = sorted(rows["tokens"].unique().tolist())
+    lengths = sorted(rows["tokens"].unique().tolist(), reverse=True)
+    alone = not rows["measured"].any()
     data = [
         {
             "interval": row.interval,
+            "prompt": f"prompt of {row.tokens:,} tokens",
+            "full": int(row.tokens),
             "hit": int(row.hit_2),
-            "length": f"{row.tokens:,} tokens",
-            "predicted": None if pd.isna(row.predicted_2) else int(row.predicted_2),
+            "predicted": int(row.hit_2 if pd.isna(row.predicted_2) else row.predicted_2),
+            "known": not pd.isna(row.predicted_2),
+            "text": number(row.hit_2),
+            "role": "none" if not row.hit_2 else "inside" if row.hit_2 > row.tokens * 0.45 else "outside",
         }
         for row in rows.itertuples()
     ]
-    colours = {f"{length:,} tokens": SERIES[place % len(SERIES)] for place, length in enumerate(reversed(lengths))}
-    names = [f"{length:,} tokens" for length in lengths]
-    legend = alt.Legend(title="prompt") if len(names) > 1 else None
-    base = alt.Chart(inline(data)).encode(
-        x=alt.X(
-            "interval:O",
-            sort=order,
-            title="retention interval, tokens",
-            axis=alt.Axis(labelAngle=0),
-            scale=alt.Scale(padding=0.3),
-        ),
-        y=alt.Y("hit:Q", title="cached tokens on send 2", axis=count_axis(6)),
-        xOffset=alt.XOffset("length:N", sort=names),
-        color=alt.Color(
-            "length:N",
-            sort=names,
-            scale=alt.Scale(domain=names, range=[colours[name] for name in names]),
-            legend=legend,
-        ),
+    base = alt.Chart().encode(
+        y=alt.Y("interval:O", sort=order, title="retention interval, tokens"),
+        x=alt.X("hit:Q", title="cached tokens on send 2", axis=count_axis(4), scale=alt.Scale(nice=False)),
     )
-    stems = base.mark_rule(strokeWidth=3, opacity=0.45).encode(y2=alt.Y2(datum=0))
-    points = base.mark_point(filled=True, opacity=1, size=70).encode(
-        shape=alt.Shape("length:N", sort=names, scale=alt.Scale(domain=names, range=_SHAPES), legend=legend)
-    )
-    title = _interval_title(rows[rows["tokens"] == lengths[-1]], lengths[-1])
-    layers, alone = [stems, points], not rows["measured"].any()
-    words = (
-        f"Each stem is one interval {'predicted' if alone else 'measured'}, from left to right by prompt length; a "
-        "mark at 0 reuses nothing."
-    )
-    if rows["predicted_2"].notna().any():
-        ring = base.transform_filter("datum.predicted !== null").mark_point(
-            filled=False, size=230, strokeWidth=1.6, opacity=1
+    bars = base.mark_bar(height={"band": 0.66}, cornerRadiusEnd=2, color=PREDICTED if alone else MEASURED)
+    limit = alt.Chart().mark_rule(strokeDash=[4, 3]).encode(x="full:Q")
+    # No layer is filtered: in a panel without any of its rows an axis of its own would have no ends.
+    words = [
+        base.mark_text(**look).encode(text=alt.condition(f"datum.role === '{role}'", "text:N", alt.value("")))
+        for role, look in (
+            ("inside", {"align": "right", "dx": -13, "color": "#fff", "fontWeight": 600}),
+            ("outside", {"align": "left", "dx": 13}),
+            ("none", {"align": "left", "dx": 13, "color": VERMILION, "fontWeight": 600}),
         )
-        layers.append(ring.encode(y="predicted:Q", color=alt.value(GREY)))
-        words += " A ring is what the release's own scheduler predicts."
-    return alt.layer(*layers).properties(width=WIDTH, height=280, title=wrapped_title(title, words))
+    ]
+    layers = [bars, limit]
+    text = "The dashed line is the whole prompt. " + ("Predicted, not measured." if alone else "Bar: measured.")
+    if rows["predicted_2"].notna().any():
+        seen = alt.condition("datum.known", alt.value(1), alt.value(0))
+        ring = base.encode(x="predicted:Q", opacity=seen)
+        layers.append(
+            ring.mark_point(shape="diamond", filled=True, fill="#fff", stroke=PREDICTED, size=90, strokeWidth=2)
+        )
+        text += " Diamond: what the release's own scheduler predicts."
+    chart = alt.layer(*layers, *words).properties(width=300, height=24 * len(order))
+    names = [f"prompt of {length:,} tokens" for length in lengths]
+    faceted = chart.facet(facet=facet("prompt", names), columns=2, data=inline(data), spacing=24)
+    title = _interval_title(rows[rows["tokens"] == lengths[0]], lengths[0])
+    faceted = faceted.resolve_scale(x="independent").properties(title=wrapped_title(title, text))
+    return narrowest(faceted, 220)
 
 
 def _interval_title(rows: pd.DataFrame, tokens: int) -> str:
@@ -92,52 +91,84 @@ def _interval_title(rows: pd.DataFrame, tokens: int) -> str:
 
 
 def cost_against_shortfall(table: pd.DataFrame) -> Any:
-    """What one prompt leaves in the cache against the tokens that send 2 is short of full; a point per interval."""
+    """What one prompt leaves in the cache against the tokens that send 2 is short of full; a point per interval.
+
+    The interval that the verdict recommends, which is the first of ``frames.interval_totals``, is ringed.
+    """
     rows = table[table["short_2"].notna() & table["blocks"].notna()]
     if not len(rows) or rows["interval"].nunique() < 2:
         return None
     tokens = int(rows["tokens"].max())
+    best = _recommended(table, tokens)
     rows = rows[rows["tokens"] == tokens].sort_values("interval_order")
-    in_bytes = bool(rows["bytes"].notna().all())
-    points = [
-        (row.bytes / 2**20 if in_bytes else float(row.blocks), int(row.short_2), row.interval)
-        for row in rows.itertuples()
-    ]
-    data = merge_labels(points)
+    data = merge_labels((float(row.blocks), int(row.short_2), str(row.interval)) for row in rows.itertuples())
     right, top = max(item["cost"] for item in data), max(item["short"] for item in data)
     for item in data:
-        item["left"] = item["cost"] > right * 0.7
-    base = alt.Chart(inline(data)).encode(
-        x=alt.X(
-            "cost:Q",
-            title=f"kept in the cache after one prompt, {'MiB' if in_bytes else 'blocks'}",
-            axis=count_axis(6),
-            scale=alt.Scale(domain=[0, right * 1.08], nice=False),
-        ),
-        y=alt.Y(
-            "short:Q",
-            title="tokens short of full on send 2",
-            axis=count_axis(6),
-            scale=alt.Scale(domain=[0, max(top * 1.12, 1)], nice=False),
-        ),
+        item["left"] = item["cost"] > right * 0.6
+    x = alt.X(
+        "cost:Q",
+        title="blocks kept in the cache after one prompt",
+        axis=count_axis(6),
+        scale=alt.Scale(domain=[0, right * 1.08], nice=False),
     )
+    y = alt.Y(
+        "short:Q",
+        title="tokens short of full on send 2",
+        axis=count_axis(6),
+        scale=alt.Scale(domain=[0, max(top * 1.12, 1)], nice=False),
+    )
+    base = alt.Chart(inline(data)).encode(x=x, y=y)
     labels = base.encode(text="text:N")
-    chart = alt.layer(
-        base.mark_point(filled=True, size=90, color=SERIES[0]),
-        labels.transform_filter("datum.left").mark_text(align="right", dy=-14, dx=4),
+    layers = [
+        base.mark_point(filled=True, size=90, color=MEASURED)
+        if rows["measured"].any()
+        else base.mark_point(shape="diamond", filled=False, strokeWidth=2, size=90, color=PREDICTED),
+        labels.transform_filter("datum.left").mark_text(align="right", dy=-26, dx=8),
         labels.transform_filter("!datum.left").mark_text(align="left", dx=10, dy=-8),
+    ]
+    words = "Each point is a retention interval; lower left is better."
+    if best is not None:
+        mark = [{"cost": float(best["blocks"]), "short": int(best["short_2"])}]
+        ring = alt.Chart(inline(mark)).mark_point(filled=False, size=300, strokeWidth=2, color=RECOMMENDED)
+        layers.append(ring.encode(x=x, y=y))
+        words += f" The ring is the recommendation, interval {best['interval']}."
+    chart = alt.layer(*layers).properties(width=WIDTH, height=280, title=wrapped_title(_cost_title(table, best), words))
+    return narrowest(chart, 240)
+
+
+def _recommended(table: pd.DataFrame, tokens: int) -> pd.Series[Any] | None:
+    """The recommended interval's row of that prompt; None where no interval does better than what is the default."""
+    tried = table[(table["interval_order"] > 0) & table["hit_2"].notna()]
+    base = table[(table["interval_order"] <= 0) & (table["tokens"] == tokens)]["hit_2"].dropna()
+    if not len(tried) or not len(base):
+        return None
+    order = interval_totals(tried).iloc[0]["interval_order"]
+    mine = tried[(tried["interval_order"] == order) & (tried["tokens"] == tokens) & tried["blocks"].notna()]
+    return mine.iloc[0] if len(mine) and mine.iloc[0]["hit_2"] > base.min() else None
+
+
+def _cost_title(table: pd.DataFrame, best: pd.Series[Any] | None) -> str:
+    rows = table[table["blocks"].notna() & table["short_2"].notna()]
+    tokens = rows["tokens"].max()
+    if best is None:
+        return f"More retention buys nothing for a prompt of {number(tokens)} tokens"
+    mine = rows[rows["tokens"] == tokens]
+    base = mine[mine["interval_order"] <= 0]
+    least = (base if len(base) else mine).sort_values("blocks", kind="stable").iloc[0]
+
+    def times(blocks: Any) -> str:
+        return f"{blocks / max(least['blocks'], 1):.1f}"
+
+    title = (
+        f"Interval {best['interval']} leaves {number(best['short_2'])} of {number(tokens)} tokens to compute, for "
+        f"{times(best['blocks'])} times the blocks of interval {least['interval']}"
     )
-    cheapest, best = rows.loc[rows["blocks"].idxmin()], rows.sort_values(["short_2", "blocks"]).iloc[0]
-    if best["short_2"] < cheapest["short_2"]:
-        ratio = best["blocks"] / max(cheapest["blocks"], 1)
-        title = (
-            f"Reusing all but {number(best['short_2'])} of {number(tokens)} tokens takes {ratio:.1f} times the blocks"
-        )
-    else:
-        title = f"More retention buys nothing for a prompt of {number(tokens)} tokens"
-    return chart.properties(
-        width=WIDTH, height=280, title=wrapped_title(title, "Each point is a retention interval; lower left is better.")
-    )
+    cheaper = cheaper_interval(table[table["interval_order"] > 0], best)
+    if cheaper is not None and cheaper.worse:
+        lengths = listing([number(length) for length in cheaper.worse])
+        does = f"{cheaper.interval} does it for {times(cheaper.blocks)} times"
+        title += f"; {does}, but reuses less of prompts of {lengths} tokens"
+    return title
 
 
 def merge_labels(points: Iterable[tuple[float, int, str]]) -> list[dict[str, Any]]:

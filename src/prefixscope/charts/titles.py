@@ -17,8 +17,9 @@ def wrapped_title(text: str, subtitle: str = "") -> Any:
 
 
 def listing(names: Sequence[str]) -> str:
-    """``MTP, no MTP and MTP + LoRA``."""
-    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + f" and {names[-1]}"
+    """``MTP, no MTP and MTP + LoRA``; ``MTP; and MTP, interval 2,048`` where a name has a comma of its own."""
+    mark = ";" if any(", " in name for name in names) else ""
+    return names[0] if len(names) == 1 else f"{mark or ','} ".join(names[:-1]) + f"{mark} and {names[-1]}"
 
 
 def with_configs(names: Sequence[str]) -> str:

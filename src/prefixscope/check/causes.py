@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from prefixscope import preflight
-from prefixscope.check.evidence import FIRST, PINNED, SPACED, TURN, Evidence, Sent, gained
+from prefixscope.check.evidence import FIRST, FRESH, PINNED, SPACED, TURN, Evidence, Sent, gained
 from prefixscope.check.outcome import ratio
 from prefixscope.preflight import fact as f
 
@@ -14,20 +14,9 @@ def why_nothing(e: Evidence) -> tuple[str, str, str]:
     """Cause, explanation and remedy of a second send that took nothing."""
     if str(f.value(e.facts, f.CACHING)) == "False":
         return "prefix-caching-off", "prefix caching is off", "start it with --enable-prefix-caching"
-    if any(gained(a, b) for a, b in e.pairs(PINNED)):
-        b = e.pairs(PINNED)[-1][1]
-        ranks = f.number(e.facts, f.RANKS)
-        return (
-            "rank-rotation",
-            f"requests take turns on {ranks} engines, each with its own cache; pinned to one, {ratio(b)} are reused",
-            "pin a conversation to one engine (X-data-parallel-rank), or put a prefix-aware router in front",
-        )
-    if e.several_servers or any(gained(a, b) for a, b in e.pairs(SPACED)):
-        return (
-            "several-servers",
-            "several servers answer behind this address in turn, each with its own cache",
-            "route a conversation to the server that holds its prefix",
-        )
+    shared = _shared_among(e)
+    if shared:
+        return shared
     if e.template_changes:
         return (
             "template-changes",
@@ -40,15 +29,72 @@ def why_nothing(e: Evidence) -> tuple[str, str, str]:
     at = replace(at, sparse_groups=True) if third else at
     faults = preflight.matching(at, "second send misses" if third else "no send hits")
     if faults:
-        return f"known-fault-{faults[0].id}", faults[0].sentence, faults[0].remedy
+        doubt = f"; {_alone(e)[1]}" if third and not faults[0].certain else ""
+        return f"known-fault-{faults[0].id}", faults[0].sentence + doubt, faults[0].remedy
     if third:
         return (
             "third-send",
-            "the first send leaves no block where the second one looks, and the second one does; or several servers "
-            "behind this address take turns without an order",
+            _first_keeps_little(e),
             "prefixscope run --serve-cmd '…' shows which blocks are missing, and which flag keeps them",
         )
     return "", MAY_CHANGE, remedy_by_engine(e)
+
+
+def _shared_among(e: Evidence) -> tuple[str, str, str] | None:
+    """Engines or servers that take turns; None where nothing shows any."""
+    ranks = f.number(e.facts, f.RANKS)
+    pin = "pin a conversation to one engine (X-data-parallel-rank), or put a prefix-aware router in front"
+    if any(gained(a, b) for a, b in e.pairs(PINNED)):
+        b = e.pairs(PINNED)[-1][1]
+        return (
+            "rank-rotation",
+            f"requests take turns on {ranks} engines, each with its own cache; pinned to one, {ratio(b)} are reused",
+            pin,
+        )
+    if e.split:
+        return (
+            "rank-rotation",
+            f"by their own counters different ones of the {ranks} engines answered the two sends, and each has its own "
+            "cache",
+            pin,
+        )
+    route = "route a conversation to the server that holds its prefix"
+    if e.several_servers or any(gained(a, b) for a, b in e.pairs(SPACED)):
+        return (
+            "several-servers",
+            "several servers answer behind this address, in turn or at random, each with its own cache",
+            route,
+        )
+    lucky = [pair for pair in e.pairs(FRESH) if gained(*pair)]
+    later = e.later_hit()
+    if lucky or later:
+        shown = f"the prompt hit only on send {later.index}" if later else "another prompt hit on its second send"
+        return (
+            "several-servers",
+            f"{shown}: most likely several servers answer behind this address, each with its own cache",
+            route,
+        )
+    return None
+
+
+def _first_keeps_little(e: Evidence) -> str:
+    """Why a third send hits where a second one does not, as sure as the evidence is."""
+    fault = "the first send leaves no block where the second one looks, and the second one does"
+    sure, why = _alone(e)
+    return f"{sure}{fault}; {why}"
+
+
+def _alone(e: Evidence) -> tuple[str, str]:
+    """How sure it is that one cache answered, as the beginning of a sentence, and why."""
+    if e.one_cache or e.split is False:
+        return "", "one cache answered, for its counters saw every send"
+    tries = len(e.pairs(SPACED)) + len(e.pairs(FRESH))
+    if tries < 2:
+        return "can't tell: ", "several servers that take turns without an order would look the same"
+    return "most likely ", (
+        f"none of {tries} other prompts hit on its second send, which with two servers picked at random happens in "
+        f"{0.5**tries:.0%} of checks, with more servers in more"
+    )
 
 
 MAY_CHANGE = (
@@ -84,6 +130,8 @@ def why_short(e: Evidence, low: str, cold: Sent | None, second: Sent) -> tuple[s
         why = "the next turn does not begin with the tokens of the last one: the chat template rewrites earlier turns"
         if e.send(TURN, 1) and gained(cold, e.send(TURN, 1)):
             why = "the next turn finds less than the resend did"
+        elif e.several_servers or (f.number(e.facts, f.RANKS) or 1) > 1:
+            why = "another engine or server may have answered it, with a cache of its own; or " + why
         return "; ".join(part for part in (wanted, why) if part), "compare /tokenize of both turns"
     third = e.send(FIRST, 3)
     if third is not None and (third.cached_tokens or 0) > (second.cached_tokens or 0):

@@ -7,17 +7,22 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from prefixscope.errors import Rejected, TargetError
 from prefixscope.metrics import Counters
 from prefixscope.preflight import Fact, Finding
 
-FIRST, TURN, PINNED, SPACED, LENGTH = "first", "second turn", "pinned", "spaced", "length"
-"""Series: the prompt that the verdict is about; its next turn; the same with one rank pinned, or with a filler between
-the two sends; other lengths."""
+FIRST, TURN, LENGTH, PINNED = "first", "second turn", "length", "pinned"
+SPACED, FRESH, FILLER, CALIBRATION = "spaced", "other prompt", "filler", "calibration"
+"""Series: the prompt that the verdict is about; its next turn; other lengths; another prompt with one rank pinned, or
+with a filler between its two sends, or sent twice in a row; the filler; what tells how long a token is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """One request. ``index`` counts the sends of one prompt: 1 is cold. Counts are null where not reported."""
+    """One request. ``index`` counts the sends of one prompt: 1 is cold. Counts are null where not reported.
+
+    ``doubt`` says why its usage can't be believed; empty where it can.
+    """
 
     series: str
     index: int
@@ -25,11 +30,13 @@ class Sent:
     cached_tokens: int | None
     seconds: float
     retries: int = 0
+    doubt: str = ""
 
     @property
     def label(self) -> str:
         which = "cold" if self.index == 1 else f"send {self.index}"
-        return {FIRST: which, TURN: TURN}.get(self.series, f"{self.series}, {which}")
+        alone = {FIRST: which, TURN: TURN, FILLER: FILLER, CALIBRATION: CALIBRATION}
+        return alone.get(self.series, f"{self.series}, {which}")
 
     @property
     def share(self) -> float | None:
@@ -48,7 +55,50 @@ class Sent:
             "share": None if share is None else round(share, 4),
             "seconds": round(self.seconds, 3),
             "retries": self.retries,
+            "doubt": self.doubt or None,
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The request that ended the check: refused, or not answered.
+
+    Attributes
+    ----------
+    kind : ``refused``, ``malformed``, ``unreachable``, or ``engine-failed`` where the engine is at fault.
+    asked : which request it was, from 1.
+    detail : the beginning of a body that can't be read.
+    health : what ``/health`` said afterwards, in words; empty where it says nothing of use.
+    """
+
+    kind: str
+    asked: int
+    what: str
+    cause: str
+    remedy: str
+    detail: str = ""
+    health: str = ""
+
+    @classmethod
+    def of(cls, error: TargetError, *, asked: int, health: int | None) -> Failure:
+        """From the error of a request, and the status of ``/health`` afterwards; None where that did not answer."""
+        kind = "unreachable"
+        if isinstance(error, Rejected):
+            kind = "engine-failed" if error.status == 500 else "refused" if error.status else "malformed"
+        known = {None: "/health does not answer either", 200: "/health still answers 200", 404: ""}
+        said = known.get(health, f"/health answers {health}")
+        words = {"what": error.what, "cause": error.cause, "remedy": error.remedy, "detail": error.detail}
+        return cls(kind=kind, asked=asked, health=said, **words)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    """What the check cost, and what it could have cost at most: requests, and prompt tokens by the server's count."""
+
+    requests: int
+    tokens: int
+    most_requests: int
+    most_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,30 +107,39 @@ class Evidence:
 
     Attributes
     ----------
+    api : which of ``completion.PATHS`` was asked.
     counted : what ``/metrics`` added around the second send alone; None where it was not read.
     total : what it added over the whole check.
     others_tokens : prompt tokens of other requests looked up between our first and second send; None where unknown.
     template_changes : two renderings of the same message differed; None where they could not be compared.
-    template_date : the chat template writes today's date into the prompt.
-    several_servers : ``/metrics`` was answered by different processes.
-    failure : what ended the probing early; empty where nothing did. ``dead`` where the engine no longer answers.
-    left_out : probes that the cap on requests kept back.
+    template_date, template_time : the chat template writes today's date into the prompt; and this minute.
+    several_servers : ``/metrics`` was answered by different processes, or by one that saw only some of our requests.
+    split : whether our first two sends were answered by different engines of one server; None where nothing tells.
+    one_cache : the counters of one server with one engine saw every send of ours.
+    clipped : the prompt length that was wanted and does not fit the context; None where it fits.
+    failure : the request that ended the check; None where none failed.
+    left_out : probes that the cap on requests and tokens kept back.
     """
 
     url: str
     model: str
+    api: str = "chat"
     sends: tuple[Sent, ...] = ()
     facts: tuple[Fact, ...] = ()
     findings: tuple[Finding, ...] = ()
     min_reuse: float | None = None
+    spending: Spending
     counted: Counters | None = None
     total: Counters | None = None
     others_tokens: int | None = None
     template_changes: bool | None = None
     template_date: bool = False
+    template_time: bool = False
     several_servers: bool = False
-    failure: str = ""
-    dead: bool = False
+    split: bool | None = None
+    one_cache: bool = False
+    clipped: int | None = None
+    failure: Failure | None = None
     left_out: bool = False
 
     def send(self, series: str, index: int) -> Sent | None:
@@ -90,6 +149,11 @@ class Evidence:
     def pairs(self, series: str) -> list[tuple[Sent, Sent]]:
         """Cold sends of a series with the send that follows each."""
         return pairs(self.sends, series)
+
+    def later_hit(self) -> Sent | None:
+        """The first send of the prompt, from the fourth on, that hit; None where none did, or was made."""
+        cold = self.send(FIRST, 1)
+        return next((s for s in self.sends if s.series == FIRST and s.index > 3 and gained(cold, s)), None)
 
 
 def gained(cold: Sent | None, later: Sent | None) -> int | None:

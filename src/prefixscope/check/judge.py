@@ -7,13 +7,12 @@ from dataclasses import replace
 
 from prefixscope import preflight
 from prefixscope.check.causes import why_nothing, why_short
+from prefixscope.check.doubt import COLD_SHARE
 from prefixscope.check.evidence import FIRST, LENGTH, TURN, Evidence, Sent, allowance, gained
 from prefixscope.check.notes import by_counters, notes, totals
 from prefixscope.check.outcome import Outcome, ratio, subject
 from prefixscope.preflight import fact as f
 
-COLD_SHARE, COLD_TOKENS = 0.1, 256
-"""A first send under words of its own may hit the chat template's beginning: not more than both of these."""
 BUSY_TOKENS = 100_000
 """Tokens of other requests between two sends that may have pushed ours out, where the pool's size is not known."""
 DETAILS = {
@@ -25,7 +24,7 @@ DETAILS = {
 def judge(e: Evidence) -> Outcome:
     """The verdict on the evidence. The first rule that applies decides."""
     rules: tuple[Callable[[Evidence], Outcome | None], ...] = (
-        _failed, _not_believed, _zeroed, _not_reported, _gone, _nothing, _measured,
+        _failed, _not_believed, _not_counted, _zeroed, _not_reported, _gone, _nothing, _no_turn, _measured,
     )  # fmt: skip
     found = next(outcome for rule in rules if (outcome := rule(e)) is not None)
     # "Trust usage" is no advice beside a verdict that says why not to.
@@ -37,37 +36,51 @@ def judge(e: Evidence) -> Outcome:
 
 
 def _failed(e: Evidence) -> Outcome | None:
-    if not e.failure or e.send(FIRST, 2):
+    """A request that was refused or not answered ends a check, whichever it was; what came before it is told."""
+    failure, second = e.failure, e.send(FIRST, 2)
+    if failure is None:
         return None
-    done = f"{len(e.sends)} request{'' if len(e.sends) == 1 else 's'}"
-    state = "the engine does not answer any more" if e.dead else "the server still answers"
+    why = {"unreachable": "was not answered", "malformed": "got no answer that can be read"}
+    what = f"{subject(e)}: request {failure.asked} of the check {why.get(failure.kind, 'was refused')}"
+    before = f"the second send had {ratio(second)} cached" if second else "so reuse can't be judged"
     return Outcome(
-        code="inconclusive",
-        cause="engine-failed" if e.dead or " 500" in e.failure else "refused",
-        sentence=f"{subject(e)}: a request failed after {done} had answers, so reuse can't be judged.",
-        because=f"{e.failure.splitlines()[0]}; {state}",
-        remedy="read the server's log, and check again",
+        code="refused",
+        cause=failure.kind,
+        sentence=f"{what}, {before}." if second is None else f"{what}; before that, {before}.",
+        because="; ".join(part for part in (failure.what, failure.detail, failure.cause, failure.health) if part),
+        remedy=failure.remedy or "read the server's log, and check again",
         evidence=e,
     )
 
 
 def _not_believed(e: Evidence) -> Outcome | None:
-    impossible = next((s for s in e.sends if s.share is not None and s.share > 1), None)
-    cold = e.send(FIRST, 1)
-    if impossible is None and not (cold and _too_warm(cold)):
+    doubtful = next((sent for sent in e.sends if sent.doubt), None)
+    if doubtful is None:
         return None
-    told = impossible or cold
-    assert told is not None  # one of the two is why we are here
-    what = f"reports {ratio(told)} as cached"
-    why = "more than there are" if impossible else "for a prompt that nobody had sent before"
     fault = next(iter(preflight.matching(preflight.situation(e.facts), "a first send hits")), None)
-    whole = cold is not None and cold.cached_tokens == (cold.prompt_tokens or 0) - 1
+    whole = doubtful.index == 1 and doubtful.cached_tokens == (doubtful.prompt_tokens or 0) - 1
     return Outcome(
         code="inconclusive",
         cause="usage-not-believed",
-        sentence=f"{subject(e)} {what} {why}, so its usage can't be believed.",
+        sentence=f"{subject(e)} {doubtful.doubt}, so its usage can't be believed.",
         because=fault.effect if fault and whole else "a gateway fills the field in, or shows another request's numbers",
         remedy=fault.remedy if fault and whole else "ask the engine at its own address",
+        evidence=e,
+    )
+
+
+def _not_counted(e: Evidence) -> Outcome | None:
+    """Cached tokens of prompts whose own tokens are not counted: no share can be told."""
+    sends = [sent for index in (1, 2) if (sent := e.send(FIRST, index))]
+    if not any(s.cached_tokens is not None and s.prompt_tokens is None for s in sends):
+        return None
+    return Outcome(
+        code="not reported",
+        cause="no-prompt-tokens",
+        sentence=f"{subject(e)} reports cached tokens, but not how many tokens its prompts have, so no share of them "
+        "can be told.",
+        because="usage has no prompt_tokens, which a gateway may have dropped",
+        remedy="ask the engine at its own address",
         evidence=e,
     )
 
@@ -80,25 +93,18 @@ def _zeroed(e: Evidence) -> Outcome | None:
     return Outcome(
         code="inconclusive",
         cause="usage-not-believed",
-        sentence=f"{subject(e)} reports no cached token, and its own counters, which nothing else moved, {found[1]:,}: "
-        "its usage can't be believed.",
+        sentence=f"{subject(e)} reports no cached tokens, but its own counters, which nothing else moved, show "
+        f"{found[1]:,}, so its usage can't be believed.",
         because="a gateway in front of the engine fills the field in with zeros",
         remedy="ask the engine at its own address",
         evidence=e,
     )
 
 
-def _too_warm(cold: Sent) -> bool:
-    if cold.share is None or cold.cached_tokens is None or cold.prompt_tokens is None:
-        return False
-    template = cold.share <= COLD_SHARE or cold.cached_tokens <= COLD_TOKENS
-    return not template or cold.cached_tokens >= cold.prompt_tokens - 1
-
-
 def _not_reported(e: Evidence) -> Outcome | None:
     cold, second, third = (e.send(FIRST, index) for index in (1, 2, 3))
-    assert second is not None  # else _failed has answered
-    if second.cached_tokens is not None and second.prompt_tokens:
+    assert second is not None  # else another rule has answered
+    if second.cached_tokens is not None:
         return None
     if second.cached_tokens is None and third is not None and third.cached_tokens:
         # The field is there for a hit, so the second send's missing one was a zero.
@@ -148,7 +154,7 @@ def _gone(e: Evidence) -> Outcome | None:
 
 def _nothing(e: Evidence) -> Outcome | None:
     cold, second = e.send(FIRST, 1), e.send(FIRST, 2)
-    assert second is not None  # else _failed has answered
+    assert second is not None  # else another rule has answered
     if gained(cold, second):
         return None
     longest = [pair for pair in e.pairs(LENGTH) if gained(*pair)]
@@ -185,9 +191,25 @@ def _cannot_hit(e: Evidence, second: Sent, hits: list[tuple[Sent, Sent]]) -> Out
     )
 
 
+def _no_turn(e: Evidence) -> Outcome | None:
+    """A wanted share is one of both, the second send and the next turn: without the turn it can't be told."""
+    turn, second = e.send(TURN, 1), e.send(FIRST, 2)
+    assert second is not None  # else another rule has answered
+    if e.min_reuse is None or (turn and turn.share is not None) or (second.share or 0.0) < e.min_reuse:
+        return None
+    return Outcome(
+        code="inconclusive",
+        cause="no-second-turn",
+        sentence=f"{subject(e)} reuses {ratio(second)} on the second send; what a second turn reuses is not known.",
+        because="its answer reports no cached tokens" if turn else "it does not fit the context",
+        remedy="ask the engine at its own address" if turn else "a shorter prompt (--tokens)",
+        evidence=e,
+    )
+
+
 def _measured(e: Evidence) -> Outcome:
     cold, second, turn = e.send(FIRST, 1), e.send(FIRST, 2), e.send(TURN, 1)
-    assert second is not None  # else _failed has answered
+    assert second is not None  # else another rule has answered
     block = f.number(e.facts, f.MAMBA_BLOCK) or f.number(e.facts, f.BLOCK)
     parts = [f"{ratio(second)} on the second send"]
     if turn is not None and turn.cached_tokens is not None and turn.prompt_tokens:

@@ -19,12 +19,6 @@ def by_counters(e: Evidence) -> str:
 
 def notes(e: Evidence) -> tuple[Finding, ...]:
     found: list[Finding] = []
-    if e.failure and e.send(FIRST, 2):
-        found.append(
-            Finding(
-                "probe-failed", e.failure.splitlines()[0], "what was measured before it stands; read the server's log"
-            )
-        )
     retries = sum(s.retries for s in e.sends)
     if retries:
         found.append(
@@ -32,6 +26,18 @@ def notes(e: Evidence) -> tuple[Finding, ...]:
                 "retried",
                 f"the server said 429 or 503 {retries} times, and blocks may have been evicted meanwhile",
                 "check again when the server is less busy",
+            )
+        )
+    if e.clipped:
+        cold = e.send(FIRST, 1)
+        asked = (
+            f"the prompt sent has {cold.prompt_tokens:,}" if cold and cold.prompt_tokens else "a shorter one was sent"
+        )
+        found.append(
+            Finding(
+                "prompt-clipped",
+                f"a prompt of {e.clipped:,} tokens does not fit the served context; {asked}",
+                "a --tokens that fits, or a server with a larger --max-model-len",
             )
         )
     if e.several_servers:
@@ -42,7 +48,15 @@ def notes(e: Evidence) -> tuple[Finding, ...]:
                 "check each server at its own address, and the router's affinity",
             )
         )
-    if e.template_date:
+    if e.template_time:
+        found.append(
+            Finding(
+                "template-clock",
+                "the chat template writes the time into every prompt, so a prompt is cold again a minute later",
+                "take the clock out of the chat template, or give the time as the conversation's last part",
+            )
+        )
+    elif e.template_date:
         found.append(
             Finding(
                 "template-date",
@@ -59,7 +73,12 @@ def notes(e: Evidence) -> tuple[Finding, ...]:
     found += _disagreement(e)
     if e.left_out:
         found.append(
-            Finding("probes-left-out", "the cap on requests ended the probing", "check with a longer --tokens")
+            Finding(
+                "probes-left-out",
+                f"the cap of {e.spending.most_requests} requests and {e.spending.most_tokens:,} prompt tokens kept "
+                "further probes back",
+                "a shorter --tokens makes each probe cheaper",
+            )
         )
     return tuple(found)
 

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from prefixscope.check.evidence import FIRST, TURN, Evidence, Sent
+from prefixscope.completion import PATHS
 from prefixscope.preflight import Finding
 from prefixscope.preflight import fact as f
 from prefixscope.preflight.fact import to_json
 
-CODES = ("reuses", "short", "none", "cannot hit", "not reported", "inconclusive")
+CODES = ("reuses", "short", "none", "cannot hit", "not reported", "inconclusive", "refused")
+"""The verdicts on reuse, and ``refused`` for a check that a request which was refused or not answered has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +45,17 @@ class Outcome:
             "remedy": self.remedy or None,
             "url": e.url,
             "model": e.model,
+            "api": e.api,
             "prompt_tokens": second.prompt_tokens if second else None,
             "cached_tokens": second.cached_tokens if second else None,
             "reuse": second.share if second else None,
             "second_turn_reuse": turn.share if turn else None,
             "min_reuse": e.min_reuse,
             "counters": counted_alone(e),
-            "requests": len(e.sends),
+            "requests": e.spending.requests,
+            "tokens": e.spending.tokens,
+            "most_requests": e.spending.most_requests,
+            "most_tokens": e.spending.most_tokens,
             "seconds": round(sum(s.seconds for s in e.sends), 3),
             "sends": [sent.to_json() for sent in e.sends],
             "facts": to_json(e.facts),
@@ -62,8 +68,8 @@ def subject(e: Evidence) -> str:
     engine = f.value(e.facts, f.ENGINE)
     version = f.value(e.facts, f.VERSION) or f.value(e.facts, "server version")
     engine = engine or ("vLLM" if f.value(e.facts, f.VERSION) else None)
-    known = " ".join(str(part) for part in (engine, version) if part)
-    return f"{e.model} ({known})" if known else e.model
+    known = [" ".join(str(part) for part in (engine, version) if part), PATHS[e.api] if e.api != "chat" else ""]
+    return f"{e.model} ({', '.join(filter(None, known))})" if any(known) else e.model
 
 
 def ratio(sent: Sent) -> str:

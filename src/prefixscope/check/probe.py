@@ -1,253 +1,291 @@
 """What a check sends, in which order, and which further probes an answer calls for.
 
 A healthy server gets three requests: a prompt, the same again, and its next turn. Each further probe answers a question
-that the ones before left open; it is announced, and all of them together are at most ``MAX_SENDS`` requests.
+that the ones before left open: what can be read without asking the model is read first, each probe is announced with
+its price, all together keep to the cap, and none is sent once the verdict and its cause are settled.
 """
 
 from __future__ import annotations
 
-import time
-from datetime import datetime, timedelta, timezone
-from itertools import pairwise
+from dataclasses import replace
 
 from prefixscope import metrics, preflight
-from prefixscope.check.asker import Asker, Messages, Say, too_long
-from prefixscope.check.evidence import FIRST, LENGTH, PINNED, SPACED, TURN, Evidence, Sent, allowance, gained, pairs
+from prefixscope.check.asker import Asker, Messages, Say, fits_not
+from prefixscope.check.budget import price
+from prefixscope.check.evidence import (
+    CALIBRATION,
+    FILLER,
+    FIRST,
+    FRESH,
+    LENGTH,
+    PINNED,
+    SPACED,
+    TURN,
+    Evidence,
+    Failure,
+    Sent,
+    allowance,
+    gained,
+)
+from prefixscope.check.readings import Readings
 from prefixscope.client import Client
 from prefixscope.errors import Rejected, TargetError
 from prefixscope.preflight import Seen
 from prefixscope.preflight import fact as f
+from prefixscope.refusal import context_named
 
 TOKENS = 6_400
 """Long enough for two of the largest blocks seen in hybrid models; the first report of the incident had 6,392."""
 MIN_TOKENS = 16
-MAX_SENDS = 20
-MAX_PROBE_TOKENS = 32_000
+MARGIN = 64
+"""Tokens of the context that stay free: a next turn's own words, and what a length is only about."""
+CALIBRATION_TOKENS = 200
+ENOUGH_TOKENS, ENOUGH_BLOCKS = 2_048, 4
+"""Where the block is reported, a prompt that long and of that many blocks is not too short to hit."""
+MAX_PROBE_TOKENS = 12_800
 BISECTIONS = 5
+FRESH_PAIRS, LATER_SENDS = 3, 2
 QUESTION = "And what followed from that?"
 PIN = {"X-data-parallel-rank": "0"}
-PROCESS = ("process_start_time_seconds", "vllm:prefix_cache_queries_created")
-"""Metrics that differ between two processes and never change in one."""
+_ORDINALS = {3: "third", 4: "fourth", 5: "fifth"}
+
+
+class _Settled(Exception):
+    """A usage that can't be believed has settled the verdict; nothing more need be sent."""
 
 
 class Prober:
     """One check of one server."""
 
-    def __init__(self, client: Client, seen: Seen, model: str, *, tokens: int, say: Say) -> None:
+    def __init__(self, client: Client, seen: Seen, model: str, *, tokens: int, api: str = "", say: Say) -> None:
         self.client, self.seen, self.model, self.say = client, seen, model, say
         self.facts, self.findings = preflight.facts(seen), preflight.findings(seen)
-        context = next((m.max_model_len for m in seen.models if m.max_model_len), None)
-        self.tokens = min(tokens, context - 64) if context and context > 128 else tokens
-        self.asker = Asker(client, model, context=context, say=say)
+        self.ranks = f.number(self.facts, f.RANKS) or 1
+        context = preflight.context(seen.models, model)
+        self.tokens: int = tokens
+        self.clipped: int | None = None
+        self.asker = Asker(client, model, tokens=tokens, context=context, api=api, say=say)
+        if context and 2 * MARGIN < context < tokens + MARGIN:
+            self._shorten(context)
         self.block = f.number(self.facts, f.MAMBA_BLOCK) or f.number(self.facts, f.BLOCK)
         self.counted: metrics.Counters | None = None
         self.others: int | None = None
-        self.changes: bool | None = None
-        self.dated = self.several = self.left_out = self.dead = False
-        self.failure = ""
-        self._pages = [seen.page]
-        self._sample = self.asker.sample()
+        self.left_out = False
+        self.failure: Failure | None = None
+        self.read = Readings(client, seen, self.asker)
 
     def evidence(self, *, min_reuse: float | None) -> Evidence:
-        """Send everything, and say what was seen.
-
-        Raises
-        ------
-        TargetError
-            where not even the first request is answered; what fails later is part of the evidence.
-        """
+        """Send everything, and say what was seen; a request that fails is part of the evidence."""
         try:
             self._probe()
+        except _Settled:
+            pass
         except TargetError as error:
-            self._failed(error)
+            self.failure = Failure.of(error, asked=self.asker.asked, health=self.client.health())
         # Read once: counters that lag behind the last answer are left alone rather than waited for.
-        total = self._delta(self.seen.page, 0)
-        self.several = self.several or self._differing_pages()
-        self._compare_templates()
+        total = self.read.since(self.read.first_page, 0)
+        self.read.finish()
         return Evidence(
             url=self.client.url,
             model=self.model,
+            api=self.asker.api,
             sends=tuple(self.asker.sends),
-            facts=self.facts,
+            facts=f.with_answers(self.facts, [sent.cached_tokens for sent in self.asker.sends]),
             findings=self.findings,
             min_reuse=min_reuse,
+            spending=self.asker.spending,
             counted=self.counted,
             total=total,
             others_tokens=self.others,
-            template_changes=self.changes,
-            template_date=self.dated,
-            several_servers=self.several,
+            template_changes=self.read.changes,
+            template_date=self.read.dated,
+            template_time=self.read.timed,
+            several_servers=self.read.several,
+            split=self.read.split,
+            one_cache=self.read.one_cache,
+            clipped=self.clipped,
             failure=self.failure,
-            dead=self.dead,
             left_out=self.left_out,
         )
-
-    def _failed(self, error: TargetError) -> None:
-        # A 500 is the engine's own end, and worth a finding even at the first request.
-        self.dead = not self.client.healthy()
-        if not self.asker.sends and not (isinstance(error, Rejected) and error.status == 500):
-            raise error
-        self.failure = str(error)
 
     # --- the usual three, and what follows from them -------------------------------------------------------------
 
     def _probe(self) -> None:
+        if not self.read.tokenizer:
+            self._calibrate()
         messages, cold = self._first()
         before = self.client.metrics() if cold.cached_tokens is None else None
-        second, answer = self.asker.ask(FIRST, 2, messages)
+        second, answer = self._ask(FIRST, 2, messages)
         if before is not None:
-            self.counted = self._delta(before, second.prompt_tokens or 0)
-        took = gained(cold, second)
-        reach = second.prompt_tokens or 0
+            self.counted = self.read.since(before, second.prompt_tokens or 0)
+        took, reach = gained(cold, second), second.prompt_tokens or 0
         if took is None:
             self._null(messages)
+        elif not cold.prompt_tokens or not reach:
+            return  # a share of an unknown number is none
         elif took and reach - (second.cached_tokens or 0) <= allowance(reach, self.block):
-            self._turn(messages, answer.text)
+            self._turn(messages, answer)
         else:
-            self._missed(messages, cold, answer.text)
+            self._missed(messages, cold, second, answer)
+
+    def _ask(self, series: str, index: int, messages: Messages, *, pin: bool = False) -> tuple[Sent, str]:
+        """One request: what was counted, and the answer's text."""
+        sent, answer = self.asker.ask(series, index, messages, headers=PIN if pin else None)
+        if sent.doubt:
+            raise _Settled
+        return sent, answer.text
+
+    def _calibrate(self) -> None:
+        """Without a tokenizer a short request tells how long a token is."""
+        tokens = min(CALIBRATION_TOKENS, self.tokens)
+        self.say(
+            "no tokenizer answers for this model: a short request first tells how long its tokens are "
+            f"({price(1, tokens)})"
+        )
+        self._ask(CALIBRATION, 1, self.asker.conversation(tokens))
+        self.read.begin()
 
     def _first(self) -> tuple[Messages, Sent]:
-        """The cold send; a prompt that does not fit the context is halved until it does."""
+        """The cold send; a prompt that does not fit the context is cut to what the server names, or halved."""
         while True:
             messages = self.asker.conversation(self.tokens)
             try:
-                return messages, self.asker.send(FIRST, 1, messages)
+                return messages, self._ask(FIRST, 1, messages)[0]
             except Rejected as error:
-                if not too_long(error) or self.tokens < 2 * MIN_TOKENS:
+                if not fits_not(error) or self.tokens < 2 * MIN_TOKENS:
                     raise
-                self.tokens //= 2
-                self.say(f"the prompt does not fit the context; asking with about {self.tokens:,} tokens")
+                self._shorten(context_named(error.what))
+
+    def _shorten(self, context: int | None) -> None:
+        """Ask for a prompt that fits a context; for half of it where that is not known, or fitted no better."""
+        self.clipped = self.clipped or self.tokens
+        fits = (context or 0) - MARGIN
+        self.tokens = fits if MIN_TOKENS <= fits < self.tokens else max(MIN_TOKENS, self.tokens // 2)
+        self.asker.context = context or self.asker.context
+        told = f" of {context:,} tokens" if context else ""
+        self.say(f"the prompt does not fit the context{told}: asking with about {self.tokens:,} tokens instead")
 
     def _turn(self, messages: Messages, answer: str) -> None:
         then = ({"role": "assistant", "content": answer or "…"}, {"role": "user", "content": QUESTION})
-        self.asker.send(TURN, 1, (*messages, *then))
+        try:
+            self._ask(TURN, 1, (*messages, *then))
+        except Rejected as error:
+            if not fits_not(error):
+                raise
+            self.say("the next turn does not fit the context, and is left out")
 
     def _null(self, messages: Messages) -> None:
         # Some releases leave the field out where it would be 0: a third send may hit, and show that it is there.
         if preflight.matching(preflight.situation(self.facts), "cached tokens are null"):
-            self.say("no cached tokens are reported, as this release also does for 0: sending the prompt a third time")
-            self.asker.send(FIRST, 3, messages)
+            self._again(messages, 3, "no cached tokens are reported, as this release also does for 0")
 
-    def _missed(self, messages: Messages, cold: Sent, answer: str) -> None:
+    def _missed(self, messages: Messages, cold: Sent, second: Sent, answer: str) -> None:
         if str(f.value(self.facts, f.CACHING)) == "False":
             return
-        ours = sum(s.prompt_tokens or 0 for s in self.asker.sends)
-        spent = self._delta(self.seen.page, ours)
-        self.others = None if spent is None or spent.queries is None else max(0, spent.queries - ours)
-        self.say("the second send reuses too little: sending the prompt a third time")
-        third = self.asker.send(FIRST, 3, messages)
-        if gained(cold, self.asker.sends[-2]):
+        ours = [cold.prompt_tokens or 0, second.prompt_tokens or 0]
+        spent = self.read.since(self.read.base, sum(ours))
+        queries = None if spent is None else spent.queries
+        self.others = None if queries is None else max(0, queries - sum(ours))
+        if gained(cold, second):
+            self._again(messages, 3, "the second send reuses too little")
             self._turn(messages, answer)
             return
-        self._compare_templates()
-        self._pages += [self.client.metrics(), self.client.metrics()]
-        self.several = self._differing_pages()
-        if (f.number(self.facts, f.RANKS) or 0) > 1:
-            self._pinned()
-        elif self.seen.page is None:
-            self._spaced()
-        if not gained(cold, third) and not self.changes and not self._explained():
-            self._longer()
+        # Templates and counters may explain the miss, and cost no request.
+        self.read.compare_templates()
+        self.read.who_answered(ours, queries, self.ranks)
+        if self.read.changes or self.read.several or self.read.split:
+            return
+        third = gained(cold, self._again(messages, 3, "the second send reuses nothing"))
+        if self._by_rank() or self._by_fault(bool(third)):
+            return
+        if queries is None and self._by_luck(messages, cold, bool(third)):
+            return
+        if not third:
+            self._longer(cold.prompt_tokens or self.tokens)
 
-    def _explained(self) -> bool:
-        return self.several or any(gained(a, b) for name in (PINNED, SPACED) for a, b in pairs(self.asker.sends, name))
-
-    # --- further probes -------------------------------------------------------------------------------------------
-
-    def _pair(self, series: str, tokens: int, *, pin: bool = False, filler: bool = False) -> int | None:
-        """A new prompt, twice; what the second send takes from the cache. None where the cap is reached."""
-        if len(self.asker.sends) + 2 + filler > MAX_SENDS:
-            self.left_out = True
+    def _again(self, messages: Messages, index: int, why: str) -> Sent | None:
+        what = f"{why}: sending the prompt a {_ORDINALS[index]} time"
+        if not self._announced(what, 1, self.asker.expected(messages)):
             return None
-        messages, headers = self.asker.conversation(tokens), PIN if pin else None
-        cold = self.asker.send(series, 1, messages, headers=headers)
-        if filler:
-            self.client.chat(
-                self.asker.conversation(MIN_TOKENS), model=self.model, extra=dict.fromkeys(self.asker.dropped)
-            )
-        return gained(cold, self.asker.send(series, 2, messages, headers=headers))
+        return self._ask(FIRST, index, messages)[0]
 
-    def _pinned(self) -> None:
-        self.say("several engines answer here: sending a prompt twice to rank 0")
+    def _announced(self, what: str, requests: int, tokens: int) -> bool:
+        """Say what comes and what it costs; False, and nothing said, where it is over the cap."""
+        if not self.asker.affords(requests, tokens):
+            self.left_out = True
+            return False
+        self.say(f"{what} ({price(requests, tokens)})")
+        return True
+
+    # --- whose cache it was ---------------------------------------------------------------------------------------
+
+    def _by_rank(self) -> bool:
+        """Several engines whose counters do not tell: pinned to one, does a prompt hit?"""
+        if self.ranks <= 1 or self.read.split is False:
+            return False
         try:
-            self._pair(PINNED, self.tokens, pin=True)
-        except Rejected:
+            return bool(self._pair(PINNED, "several engines answer here: another prompt twice to rank 0", pin=True))
+        except Rejected as error:
+            if error.status not in (400, 422):
+                raise
             self.say("the server does not let a request choose its rank")
+            return False
 
-    def _spaced(self) -> None:
-        self.say("nothing tells how many servers answer: sending a prompt twice with a short request in between")
-        self._pair(SPACED, self.tokens, filler=True)
+    def _by_fault(self, third: bool) -> bool:
+        """Whether the release is known, and known for certain, to behave so."""
+        at = preflight.situation(self.facts)
+        at = replace(at, sparse_groups=True) if third else at
+        faults = preflight.matching(at, "second send misses" if third else "no send hits")
+        return bool(faults) and faults[0].certain
 
-    def _longer(self) -> None:
+    def _by_luck(self, messages: Messages, cold: Sent, third: bool) -> bool:
+        """Without counters only more sends tell servers that take turns, or are picked at random.
+
+        After a third send that hit, another prompt's second send may hit as well, by turns or by luck; after one that
+        missed, a later send of the same prompt finds a server that has seen it. One cache alone does neither.
+        """
+        nobody = "nothing tells how many servers answer"
+        if third:
+            if self._pair(SPACED, f"{nobody}: another prompt twice, with a short request in between", filler=True):
+                return True
+            again = f"{nobody}: another prompt twice, which a server picked at random may hit"
+            return any(self._pair(FRESH, again) for _ in range(FRESH_PAIRS))
+        return any(gained(cold, self._again(messages, index, nobody)) for index in range(4, 4 + LATER_SENDS))
+
+    # --- other prompts --------------------------------------------------------------------------------------------
+
+    def _pair(self, series: str, why: str, *, tokens: int = 0, pin: bool = False, filler: bool = False) -> int | None:
+        """A new prompt, twice; what the second send takes from the cache. None where the cap keeps it back."""
+        tokens = tokens or self.tokens
+        if not self._announced(why, 2 + filler, 2 * tokens + MIN_TOKENS * filler):
+            return None
+        messages = self.asker.conversation(tokens)
+        cold, _ = self._ask(series, 1, messages, pin=pin)
+        if filler:
+            self._ask(FILLER, 1, self.asker.conversation(MIN_TOKENS))
+        return gained(cold, self._ask(series, 2, messages, pin=pin)[0])
+
+    def _longer(self, low: int) -> None:
         """Whether a longer prompt hits, and from which length on."""
-        most = min(MAX_PROBE_TOKENS, (self.asker.context or MAX_PROBE_TOKENS + 64) - 64)
-        low = high = self.asker.sends[0].prompt_tokens or self.tokens
-        while high < most:
-            high = min(high * 4, most)
-            self.say(f"no send is reused: trying a prompt of about {high:,} tokens")
+        most, high = min(MAX_PROBE_TOKENS, (self.asker.context or MAX_PROBE_TOKENS + MARGIN) - MARGIN), low
+        enough = max(ENOUGH_TOKENS, ENOUGH_BLOCKS * self.block) if self.block else most
+        took: int | None = 0
+        while high < min(most, enough) and not took:
+            low, high = high, min(high * 4, most)
             try:
-                took = self._pair(LENGTH, high)
+                took = self._pair(LENGTH, f"no send is reused: a prompt of about {high:,} tokens twice", tokens=high)
             except Rejected as error:
-                if too_long(error):
+                if fits_not(error):
                     return
                 raise
             if took is None:
                 return
-            if took:
-                break
-            low = high
-        else:
-            return
-        for _ in range(BISECTIONS):
+        for _ in range(BISECTIONS if took else 0):
             if high - low <= max(32, high // 16):
                 return
             middle = (low + high) // 2
-            self.say(f"looking for the shortest prompt that is reused: about {middle:,} tokens")
-            took = self._pair(LENGTH, middle)
+            why = f"looking for the shortest prompt that is reused: about {middle:,} tokens twice"
+            took = self._pair(LENGTH, why, tokens=middle)
             if took is None:
                 return
             low, high = (low, middle) if took else (middle, high)
-
-    # --- what is read beside the answers --------------------------------------------------------------------------
-
-    def _delta(self, before: str | None, ours: int) -> metrics.Counters | None:
-        """What the counters added since a page, once they have counted at least ``ours``; None without a page."""
-        if before is None:
-            return None
-        start, delta = metrics.counters(before), None
-        for wait_s in (0.0, 0.05, 0.2):
-            # The counters are written after the answer is sent; a page read at once may not have them yet.
-            time.sleep(wait_s)
-            page = self.client.metrics()
-            self._pages.append(page)
-            delta = metrics.counters(page).since(start)
-            if delta.queries is None or delta.queries >= ours:
-                break
-        return delta
-
-    def _differing_pages(self) -> bool:
-        """Whether ``/metrics`` came from different processes: a balancer stands in front of several servers."""
-        pages = [page for page in self._pages if page]
-        for name in PROCESS:
-            values = {tuple(sorted(value for _, value in metrics.samples(page, name))) for page in pages}
-            if len(values - {()}) > 1:
-                return True
-        queries = [n for page in pages if (n := metrics.counters(page).queries) is not None]
-        return any(later < earlier for earlier, later in pairwise(queries))
-
-    def _compare_templates(self) -> None:
-        """Render the same message again, and look for today's date in it."""
-        if self._sample is None or self.changes is not None:
-            return
-        again = self.asker.sample()
-        if again:
-            self.changes = again != self._sample
-            rendered = self.client.detokenize(again, self.model) or ""
-            self.dated = any(day in rendered for day in _days())
-
-
-def _days() -> tuple[str, ...]:
-    """How a template may write today; yesterday's and tomorrow's too, for another time zone."""
-    today = datetime.now(timezone.utc)
-    forms = ("%Y-%m-%d", "%d %b %Y", "%d %B %Y", "%B %d, %Y", "%b %d, %Y", "%A, %B %d", "%Y/%m/%d", "%d/%m/%Y")
-    return tuple((today + timedelta(days=days)).strftime(form) for days in (-1, 0, 1) for form in forms)

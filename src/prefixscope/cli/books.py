@@ -13,6 +13,20 @@ from prefixscope.cli.exits import DONE
 if TYPE_CHECKING:
     from prefixscope.cli.exits import Commands
 
+LAB = """\
+Copy the notebooks into a folder and open them in JupyterLab. Each runs from top to bottom in seconds on a recorded
+sample run, with no server and no network; its last cell says what was found and which one to open next. To
+investigate a server of yours, change `target` in the parameters cell to its URL or to a serve command: the notebooks
+of one folder then share one run directory there, so that nothing is measured twice."""
+LAB_EXAMPLES = """\
+examples:
+  prefixscope lab                                  ./prefixscope-notebooks, made where it is missing
+  prefixscope lab incident-42                      a folder of its own for an investigation
+  prefixscope lab --no-browser --port 8889         on a machine without a screen; open the URL that it prints
+  prefixscope lab incident-42 --allow-root         in a container
+
+Options after DIR are passed on to jupyter lab."""
+
 
 def _notebooks_copy(options: argparse.Namespace) -> int:
     from prefixscope import notebooks
@@ -23,13 +37,14 @@ def _notebooks_copy(options: argparse.Namespace) -> int:
 
 
 def lab(options: argparse.Namespace) -> int:
-    """Copy the notebooks where none are, and become JupyterLab."""
+    """Copy the notebooks where none are, and become JupyterLab with the first one open."""
     from prefixscope import notebooks
 
-    folder = Path(options.directory)
+    folder, first = Path(options.directory), f"{notebooks.FILES['baseline']}.ipynb"
     if not folder.exists() or not any(folder.iterdir()):
         notebooks.copy_to(folder)
-    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", str(folder), *options.more])
+    begin = [f"--LabApp.default_url=/lab/tree/{first}"] if (folder / first).is_file() else []
+    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", str(folder), *begin, *options.more])
 
 
 def add(commands: Commands) -> None:
@@ -44,7 +59,15 @@ def add(commands: Commands) -> None:
     opened = commands.add_parser(
         "lab",
         help="open the notebooks in JupyterLab, on a copy, with the recorded sample",
-        epilog="other options are passed on to jupyter lab: --no-browser, --allow-root …",
+        description=LAB,
+        epilog=LAB_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    opened.add_argument("directory", nargs="?", default="prefixscope-notebooks", metavar="DIR")
+    opened.add_argument(
+        "directory",
+        nargs="?",
+        default="prefixscope-notebooks",
+        metavar="DIR",
+        help="where the copies are, or are made; what is there is never overwritten (default: ./prefixscope-notebooks)",
+    )
     opened.set_defaults(call=lab)

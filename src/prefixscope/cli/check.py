@@ -7,15 +7,19 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from prefixscope.cli.exits import CANNOT_TELL, DONE, FAILED
-from prefixscope.errors import TargetError, mask
+from prefixscope.cli.exits import CANNOT_TELL, DONE, FAILED, USAGE
+from prefixscope.cli.run import served_name
+from prefixscope.completion import PATHS
+from prefixscope.errors import Rejected, TargetError, mask
 
 if TYPE_CHECKING:
     from prefixscope.check import Outcome
     from prefixscope.cli.exits import Commands
 
-EXITS = {"reuses": DONE, "short": FAILED, "none": FAILED}
+EXITS = {"reuses": DONE, "short": FAILED, "none": FAILED, "refused": USAGE}
 TOKENS = 6_400
+MOST = "16 requests and 100,000 prompt tokens (five times --tokens where that is more)"
+"""As ``check.budget`` has them; to ask it would load the HTTP library for each command's help."""
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -27,11 +31,19 @@ def _check(options: argparse.Namespace) -> int:
 
     try:
         with Client(options.url, key_env=options.key_env) as client:
-            found = check(client, model=options.model, tokens=options.tokens, min_reuse=options.min_reuse, say=say)
+            found = check(
+                client,
+                model=options.model or "",
+                tokens=options.tokens,
+                api=options.api or "",
+                min_reuse=options.min_reuse,
+                say=say,
+            )
     except TargetError as error:
         if options.json:
-            words = {"error": error.what, "cause": error.cause, "remedy": error.remedy}
-            print(mask(json.dumps({"verdict_code": "refused", **words}, indent=2)))
+            kind = "refused" if isinstance(error, Rejected) else "unreachable"
+            words = {"sentence": error.what, "cause": kind, "because": error.cause, "remedy": error.remedy}
+            print(mask(json.dumps({"verdict_code": "refused", **words, "url": options.url, "sends": []}, indent=2)))
         raise
     print(mask(json.dumps(found.to_json(), indent=2)) if options.json else _text(found))
     return EXITS.get(found.code, CANNOT_TELL)
@@ -47,6 +59,10 @@ def _text(found: Outcome) -> str:
         lines.append(
             f"  {sent.label:18} {numbers[0]} of {numbers[1]} prompt tokens cached {share}  {sent.seconds:7.2f} s"
         )
+    cost = found.evidence.spending
+    requests = f"{cost.requests} request{'' if cost.requests == 1 else 's'}"
+    most = f"{cost.most_requests} and {cost.most_tokens:,}"
+    lines.append(f"  sent: {requests}, {cost.tokens:,} prompt tokens (never more than {most})")
     for one in (*found.evidence.findings, *found.notes):
         lines.append(f"  {one.code}: {one.detail}; {one.remedy}")
     lines += ["", f"verdict: {found.code}"]
@@ -81,17 +97,28 @@ def add(commands: Commands) -> None:
         "check",
         help="one running server: is what is sent twice reused?",
         description="Send a prompt, the same again and its next turn, under a cache salt of their own, and say in one "
-        "sentence what was reused. Three requests where all is well; further ones, announced, where it is not.",
-        epilog="exit codes: 0 reuses · 1 short or none · 2 usage, unreachable, refused · 3 can't tell (cannot hit, not "
-        "reported, inconclusive)",
+        "sentence what was reused. Three requests where all is well. Where it is not, or no tokenizer answers, further "
+        f"ones, each announced with its price before it is sent; all together at most {MOST}.",
+        epilog="exit codes: 0 reuses · 1 short or none · 2 usage, unreachable, refused (whichever request of the check "
+        "it was; what was measured before it is in the answer) · 3 can't tell (cannot hit, not reported, inconclusive)",
     )
     command.add_argument("url", metavar="URL", help="the server's root, http://host:8000")
-    command.add_argument("--model", default="", help="served name to ask, an adapter's too (needed where several are)")
+    command.add_argument(
+        "--model", type=served_name, help="served name to ask, an adapter's too (needed where several are)"
+    )
+    command.add_argument(
+        "--api",
+        choices=tuple(PATHS),
+        help=f"which API is asked: {', '.join(f'{name} ({path})' for name, path in PATHS.items())}; default: the first "
+        "of these that the server has",
+    )
     command.add_argument(
         "--min-reuse",
         type=_share,
         metavar="SHARE",
-        help="pass only where the second send and the second turn both take this share from the cache (0.95)",
+        help="pass only where the second send and the second turn both take this share of their prompts from the "
+        "cache, such as 0.98 or 98%% (default: 0.95 of the prompt that is sent twice, or all but 192 tokens or three "
+        "blocks of it where that is less, for both)",
     )
     command.add_argument(
         "--tokens", type=_tokens, default=TOKENS, metavar="N", help=f"prompt length, about (default: {TOKENS})"

@@ -7,6 +7,8 @@ import sys
 import time
 from typing import Any
 
+from prefixscope.progress import duration
+
 
 class Screen:
     """Progress on stderr: one line that renews itself on a terminal, a line every 20 s elsewhere."""
@@ -24,12 +26,14 @@ class Screen:
         self._last = ""
 
     def progress(self, snapshot: dict[str, Any]) -> None:
-        """Where a stage is."""
+        """Where a stage is; one that has nothing to do says nothing."""
+        if not snapshot.get("steps") and not snapshot.get("text"):
+            return
         left = snapshot.get("left_s")
         steps = f"{snapshot['step']}/{snapshot['steps']}" if snapshot.get("steps") else ""
         text = f"  {snapshot['stage']:9} {steps:>6}  {snapshot.get('text', '')[:80]}"
-        text += f"  ({_duration(snapshot['elapsed_s'])}" + (
-            f", about {_duration(left)} left)" if left is not None else ")"
+        text += f"  ({duration(snapshot['elapsed_s'])}" + (
+            f", about {duration(left)} left)" if left is not None else ")"
         )
         if self.live:
             print(f"\r\x1b[2K{text[: _columns() - 1]}", end="", file=sys.stderr, flush=True)
@@ -44,9 +48,3 @@ def _columns() -> int:
         return os.get_terminal_size(sys.stderr.fileno()).columns
     except OSError:
         return 100
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "?"
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

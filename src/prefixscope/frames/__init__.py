@@ -10,6 +10,7 @@ from prefixscope.frames.cache import blocks, group_label, groups, kept, lookups
 from prefixscope.frames.clock import servers, timeline
 from prefixscope.frames.drafting import (
     across,
+    arm_labels,
     by_shape,
     effect,
     generations,
@@ -27,7 +28,17 @@ from prefixscope.frames.pressed import TIE, pressed
 from prefixscope.frames.requests import repeats, send_label, sends, worst
 from prefixscope.frames.rows import doubts, forget, load_run, read_rows, trace_headers
 from prefixscope.frames.served import facts
-from prefixscope.frames.summaries import agreement, crosscheck, hits, interval_totals, latency, predicted_sweep, sweep
+from prefixscope.frames.summaries import (
+    agreement,
+    by_send,
+    cheaper_interval,
+    crosscheck,
+    hits,
+    interval_totals,
+    latency,
+    predicted_sweep,
+    sweep,
+)
 from prefixscope.frames.traced import causes, lookups_over_time, stores
 
 __all__ = [
@@ -35,9 +46,12 @@ __all__ = [
     "across",
     "agreement",
     "answers",
+    "arm_labels",
     "blocks",
+    "by_send",
     "by_shape",
     "causes",
+    "cheaper_interval",
     "comparisons",
     "crosscheck",
     "doubts",

@@ -89,8 +89,14 @@ def measured(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[frame["status"] == "ok"]
 
 
+def arm_labels(frame: pd.DataFrame) -> tuple[str, str]:
+    """What the servers of the arms A and B are called; ``arm A`` where nothing was measured."""
+    labels = frame.drop_duplicates("arm").set_index("arm")["label"]
+    return str(labels.get("A", "arm A")), str(labels.get("B", "arm B"))
+
+
 def by_shape(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row per arm × shape: each of ``RATES`` as median, 10th and 90th percentile over requests, with their count.
+    """One row per shape × arm: each of ``RATES`` as median, 10th and 90th percentile over requests, with their count.
 
     ``drafted`` and ``accepted`` are sums, null where nothing was reported.
     """
@@ -102,6 +108,8 @@ def by_shape(frame: pd.DataFrame) -> pd.DataFrame:
             row |= {name: known.median(), f"{name}_p10": known.quantile(0.1), f"{name}_p90": known.quantile(0.9)}
         row |= {name: _sum(part[name]) for name in ("drafts", "drafted", "accepted")}
         out.append(row)
+    shapes = list(dict.fromkeys(row["shape"] for row in out))
+    out.sort(key=lambda row: (shapes.index(row["shape"]), row["arm"]))
     columns = {"arm": TEXT, "label": TEXT, "shape": TEXT, "requests": INT, "drafts": INT, "drafted": INT}
     columns |= {"accepted": INT} | {f"{name}{part}": FLOAT for name in RATES for part in ("", "_p10", "_p90")}
     return make_frame(out, columns)

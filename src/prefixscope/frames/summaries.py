@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -75,6 +77,25 @@ def hits(frame: pd.DataFrame) -> pd.DataFrame:
     result["rank"] = result["send"].map(_SEND_RANK).fillna(9)
     order = ["as_served", "drafter", "lora", "interval_order", "config", "tokens", "rank", "index"]
     return result.sort_values(order, kind="stable").drop(columns="rank").reset_index(drop=True)
+
+
+def by_send(table: pd.DataFrame) -> pd.DataFrame:
+    """One row per configuration × prompt length of :func:`hits`: the median hit of each send in a column of its own.
+
+    Null where such a send was not made, or reported no hit. ``short_2`` and ``verdict`` are those of send 2.
+    """
+    out: Rows = []
+    for (config, tokens), part in table.groupby(["config", "tokens"], sort=False, dropna=False):
+        row: dict[str, object] = {"config": config, "tokens": tokens}
+        for one in part.itertuples():
+            name = {"cold": "send_1", "control": "different_text"}.get(str(one.send), str(one.send))
+            name = f"send_{one.index}" if name == "repeat" else name
+            row[name] = one.cached_tokens
+            if name == "send_2":
+                row |= {"short_2": one.short_tokens, "verdict": one.verdict}
+        out.append(row)
+    sends = ("tokens", "send_1", "send_2", "send_3", "different_text", "new_ending", "follow_up", "short_2")
+    return make_frame(out, {"config": TEXT, **dict.fromkeys(sends, INT), "verdict": TEXT})
 
 
 def latency(frame: pd.DataFrame) -> pd.DataFrame:
@@ -180,6 +201,29 @@ def interval_totals(table: pd.DataFrame) -> pd.DataFrame:
     least = totals["blocks"].astype(float).cummin().shift(fill_value=math.inf)
     totals["front"] = totals["blocks"].astype(float) < least
     return totals.drop(columns=["dense", "coarse"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cheaper:
+    """An interval that does as well on the longest prompt with fewer blocks; ``worse``: lengths where it does not."""
+
+    interval: str
+    blocks: int
+    worse: tuple[int, ...]
+
+
+def cheaper_interval(tried: pd.DataFrame, chosen: pd.Series[Any]) -> Cheaper | None:
+    """What keeps least among the rows of ``frames.sweep`` that hit as much as the chosen row; None where none does."""
+    rows = tried[tried["tokens"] == chosen["tokens"]]
+    same = rows[(rows["hit_2"] == chosen["hit_2"]) & (rows["blocks"] < chosen["blocks"])]
+    if not len(same):
+        return None
+    row = same.sort_values("blocks", kind="stable").iloc[0]
+    mine = tried[tried["interval_order"] == row["interval_order"]]
+    other = tried[tried["interval_order"] == chosen["interval_order"]]
+    both = mine.merge(other, on="tokens", suffixes=("", "_chosen"))
+    worse = both.loc[both["hit_2"] < both["hit_2_chosen"], "tokens"]
+    return Cheaper(interval=str(row["interval"]), blocks=int(row["blocks"]), worse=tuple(map(int, worse)))
 
 
 def agreement(frame: pd.DataFrame) -> pd.DataFrame:

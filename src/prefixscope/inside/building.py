@@ -11,11 +11,11 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import engine_api, versions
+from . import engine_api, engine_core, versions
 from .specs import build_spec
 
 _MAX_MODEL_LEN = 1_048_576
@@ -54,8 +54,8 @@ class Refused(Exception):
 class Built:
     """One scheduler with an empty cache, and what belongs to it."""
 
-    def __init__(self, scheduler: Any, config: Any, hash_block: int, left_out: list[str]) -> None:
-        self.scheduler, self.hash_block = scheduler, hash_block
+    def __init__(self, scheduler: Any, config: Any, hash_block: int, left_out: list[str], *, regrouped: bool) -> None:
+        self.scheduler, self.hash_block, self.regrouped = scheduler, hash_block, regrouped
         self.pool = scheduler.kv_cache_manager.block_pool
         self.lookahead = engine_api.hash_lookahead(config)
         self.left_out = left_out
@@ -71,15 +71,18 @@ class Builder:
         self._configs: dict[str, Any] = {}
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
 
-    def build(self, geometry: Mapping[str, Any], setting: Mapping[str, Any], pool_blocks: int) -> Built:
+    def build(
+        self, geometry: Mapping[str, Any], setting: Mapping[str, Any], pool: Callable[[Sequence[int]], int]
+    ) -> Built:
         """One scheduler.
 
         Parameters
         ----------
-        geometry : ``groups``, ``scheduler_block``, ``hash_block``, as a trace header has them.
-        setting : ``interval`` (absent or null: the release's default; tokens; ``"dense"``), ``drafter``
-            (``tokens`` and ``lookahead_hashes``, or null), ``caching``, ``max_batched_tokens``, ``max_seqs``.
-        pool_blocks : blocks of the one pool that all groups share.
+        geometry : ``groups``, ``scheduler_block``, ``hash_block``, as a trace header has them, and the ``release`` that
+            made the groups; another one groups and marks the layers anew, where their names are known.
+        setting : ``interval`` (absent or null: the release's default; tokens; ``"dense"``), ``drafter`` (``tokens``,
+            ``method`` and ``lookahead_hashes``, or null), ``caching``, ``max_batched_tokens``, ``max_seqs``.
+        pool : blocks of the one pool that all groups share, from the groups' block sizes.
 
         Raises
         ------
@@ -100,14 +103,24 @@ class Builder:
         config = self._config(setting, hybrid=bool(states))
         interval = engine_api.resolved_interval(config, setting)
         config.cache_config.block_size = max([geometry["hash_block"], *states])
-        config.cache_config.num_gpu_blocks = pool_blocks
         if states:
             modes = {getattr(spec, "mamba_cache_mode", None) for _, spec in specs} - {None}
             config.cache_config.mamba_cache_mode = modes.pop() if len(modes) == 1 else "align"
+        groups, regrouped = engine_api.as_given(specs), False
+        if geometry.get("release") and versions.parse(geometry["release"]) != versions.parse(engine_api.release()):
+            try:
+                own = engine_core.regrouped(config, specs)
+            except Exception as error:
+                raise Refused("geometry", f"{type(error).__name__}: {error}") from error
+            groups, regrouped = own or groups, own is not None
+        pool_blocks = pool([one.kv_cache_spec.block_size for one in groups])
+        config.cache_config.num_gpu_blocks = pool_blocks
+        kv_cache_config = engine_api.kv_cache_config(pool_blocks, groups, interval)
+        engine_api.resolve_blocks(config, kv_cache_config, geometry["scheduler_block"], geometry["hash_block"])
         try:
             made = config.scheduler_config.get_scheduler_cls()(
                 vllm_config=config,
-                kv_cache_config=engine_api.kv_cache_config(pool_blocks, specs, interval),
+                kv_cache_config=kv_cache_config,
                 structured_output_manager=StructuredOutputManager(config),
                 block_size=geometry["scheduler_block"],
                 hash_block_size=geometry["hash_block"],
@@ -116,7 +129,7 @@ class Builder:
         except Exception as error:
             about = "interval" if "retention_interval" in str(error) else "geometry"
             raise Refused(about, f"{type(error).__name__}: {error}") from error
-        return Built(made, config, int(geometry["hash_block"]), left_out)
+        return Built(made, config, int(geometry["hash_block"]), left_out, regrouped=regrouped)
 
     def _config(self, setting: Mapping[str, Any], *, hybrid: bool) -> Any:
         """A copy of the release's own engine config for a setting; making one anew takes 40 ms, the first 1 s."""
@@ -160,12 +173,12 @@ class Builder:
         return Path(self._scratch.name)
 
 
-def endless_pool(geometry: Mapping[str, Any], stretches: Sequence[Sequence[int]], together: int) -> int:
+def endless_pool(sizes: Sequence[int], stretches: Sequence[Sequence[int]], together: int) -> int:
     """Blocks with which nothing is ever evicted: every request's blocks of every group, and room to work in.
 
-    ``stretches`` are the tokens of the requests between two resets of the prefix cache: the pool holds one of them.
+    ``sizes`` are the groups' block sizes, ``stretches`` are the tokens of the requests between two resets of
+    the prefix cache: the pool holds one of them.
     """
-    sizes = [int(group["block_size"]) for group in geometry["groups"]]
 
     def blocks(tokens: int) -> int:
         return sum(math.ceil(tokens / size) + 2 for size in sizes)

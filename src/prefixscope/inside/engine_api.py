@@ -6,6 +6,8 @@
 | block hasher | hash block, function | same | same | and the lookahead tokens of the config |
 | speculator of the model runner | config, device | same | same, and the states of requests from 0.32 | same |
 | kernels that are compiled early | – | – | 0.30: while the model is built | – |
+| what a drafter's groups are | – | marked by their spec | 0.31: the last layer's group, too | marked by their layers |
+| block sizes in the KV cache config | – | – | – | set by the engine core |
 | platform | CPU build | CPU build | CPU build | GPU build: the CPU platform is put in its place |
 """
 
@@ -85,20 +87,24 @@ def engine_config(arguments: Mapping[str, Any], setting: Mapping[str, Any]) -> A
     from vllm.engine.arg_utils import EngineArgs
 
     wanted, given = setting.get("interval"), dict(arguments)
-    if wanted is not None and versions.parse(_release()) >= (0, 29):
+    if wanted is not None and versions.parse(release()) >= (0, 29):
         given["prefix_cache_retention_interval"] = None if wanted == DENSE else int(wanted)
-    return EngineArgs(**given).create_engine_config()
+    config = EngineArgs(**given).create_engine_config()
+    if method := (setting.get("drafter") or {}).get("method"):
+        config.speculative_config.method = method  # the model that stands in for the drafter is an MTP one
+    return config
 
 
-def _release() -> str:
+def release() -> str:
+    """The release of this Python's vLLM, without what a build adds to it."""
     import vllm
 
-    return str(vllm.__version__)
+    return str(vllm.__version__).split("+")[0]
 
 
 def resolved_interval(config: Any, setting: Mapping[str, Any]) -> int | None:
     """The interval that the KV cache config gets; None is dense. In 0.28 it goes by the environment instead."""
-    if versions.parse(_release()) < (0, 29):
+    if versions.parse(release()) < (0, 29):
         os.environ.pop(_VARIABLE, None)
         wanted = setting.get("interval")
         if wanted is not None and wanted != DENSE:
@@ -108,15 +114,35 @@ def resolved_interval(config: Any, setting: Mapping[str, Any]) -> int | None:
     return value
 
 
-def kv_cache_config(pool_blocks: int, groups: Sequence[tuple[Mapping[str, Any], Any]], interval: int | None) -> Any:
-    """The scheduler's ``KVCacheConfig`` for groups, each with its spec."""
-    found = interface()
-    made = []
-    for gid, (group, spec) in enumerate(groups):
-        names = group.get("layer_names") or [f"group.{gid}.layer.{n}" for n in range(int(group.get("layers") or 1))]
-        made.append(found.KVCacheGroupSpec(list(names), spec, is_eagle_group=bool(group.get("drafter"))))
-    given = {} if versions.parse(_release()) < (0, 29) else {"prefix_cache_retention_interval": interval}
-    return found.KVCacheConfig(num_blocks=pool_blocks, kv_cache_tensors=[], kv_cache_groups=made, **given)
+def as_given(groups: Sequence[tuple[Mapping[str, Any], Any]]) -> list[Any]:
+    """Groups, each with its spec, as the release's ``KVCacheGroupSpec``, marked as the geometry has them."""
+    return [
+        interface().KVCacheGroupSpec(_layer_names(gid, group), spec, is_eagle_group=bool(group.get("drafter")))
+        for gid, (group, spec) in enumerate(groups)
+    ]
+
+
+def _layer_names(gid: int, group: Mapping[str, Any]) -> list[str]:
+    return list(group.get("layer_names") or [f"group.{gid}.layer.{n}" for n in range(int(group.get("layers") or 1))])
+
+
+def kv_cache_config(pool_blocks: int, groups: Sequence[Any], interval: int | None) -> Any:
+    """The scheduler's ``KVCacheConfig`` for groups."""
+    given = {} if versions.parse(release()) < (0, 29) else {"prefix_cache_retention_interval": interval}
+    return interface().KVCacheConfig(num_blocks=pool_blocks, kv_cache_tensors=[], kv_cache_groups=list(groups), **given)
+
+
+def resolve_blocks(config: Any, made: Any, scheduler_block: int, hash_block: int) -> None:
+    """Tell a ``KVCacheConfig`` its block sizes where this release's engine core does (0.33).
+
+    Source: ``vllm.v1.engine.core.EngineCore._initialize_kv_caches``.
+    """
+    from vllm.v1.core import kv_cache_utils
+
+    resolve = getattr(kv_cache_utils, "resolve_cache_hit_alignment_tokens", None)
+    if resolve is not None:
+        made.hash_block_size = hash_block
+        made.cache_hit_alignment_tokens = resolve(made, config, scheduler_block, hash_block)
 
 
 def hash_lookahead(config: Any) -> int:
@@ -135,7 +161,7 @@ def block_hasher(hash_block: int, lookahead: int) -> Callable[[Any], list[bytes]
     """vLLM's own hasher of a request's new full blocks."""
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher
 
-    more = (lookahead,) if versions.parse(_release()) >= (0, 33) else ()
+    more = (lookahead,) if versions.parse(release()) >= (0, 33) else ()
     hasher: Callable[[Any], list[bytes]] = get_request_block_hasher(hash_block, _hash_function(), *more)
     return hasher
 
@@ -177,7 +203,7 @@ def add_drafter(config: Any, model: Any, device: Any) -> None:
     """Builds the drafter of a config beside its model, as the model runner does: its layers enter the config."""
     from vllm.v1.worker.gpu.spec_decode import init_speculator
 
-    states = (None,) if versions.parse(_release()) >= (0, 32) else ()
+    states = (None,) if versions.parse(release()) >= (0, 32) else ()
     init_speculator(config, device, *states).load_model(model)
 
 
@@ -204,6 +230,8 @@ class Evictions:
 
 def block_bytes(groups: Sequence[Mapping[str, Any]], config: Any) -> list[int | None]:
     """Bytes of one block of each group: what the geometry says, else its spec's page times its layers."""
+    if len(groups) != len(config.kv_cache_groups):  # grouped anew
+        groups = [{}] * len(config.kv_cache_groups)
     return [
         int(group["bytes_per_block"])
         if group.get("bytes_per_block")

@@ -25,11 +25,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import engine_api, pretend, versions
+from . import engine_api, engine_core, pretend, versions
 from .building import Refused, quiet
 from .specs import spec_fields
-
-_MEMORY_BYTES = 1 << 50  # so that no model is refused for its size
 
 
 class Grouper:
@@ -72,7 +70,7 @@ def group(asked: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     config = _engine_config(asked, folder)
     pretend.one_rank(config.parallel_config.tensor_parallel_size)
     _build(config)
-    scheduler, worker = _kv_cache_configs(config)
+    scheduler, worker = engine_core.kv_cache_configs(config)
     return _geometry(config, scheduler, worker)
 
 
@@ -126,52 +124,6 @@ def _build(config: Any) -> None:
         model = build(config)
         if config.speculative_config is not None:
             engine_api.add_drafter(config, model, torch.device("meta"))
-
-
-class _Executor:
-    """Answers the engine core as one worker's would."""
-
-    def __init__(self, config: Any) -> None:
-        self._config = config
-        self.kv_cache_configs: list[Any] = []
-
-    def get_kv_cache_specs(self) -> list[Any]:
-        from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec
-
-        return [get_kv_cache_spec(self._config)]
-
-    def get_supported_kv_cache_layouts(self) -> list[list[str]]:
-        from vllm.v1.worker.worker_base import WorkerBase
-
-        worker = WorkerBase.__new__(WorkerBase)
-        worker.vllm_config = self._config
-        return [worker.get_supported_kv_cache_layouts()]
-
-    def determine_available_memory(self) -> list[int]:
-        return [_MEMORY_BYTES]
-
-    def initialize_from_config(self, kv_cache_configs: list[Any]) -> None:
-        self.kv_cache_configs = kv_cache_configs
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return lambda *_, **__: None
-
-
-def _kv_cache_configs(config: Any) -> tuple[Any, Any]:
-    """The ``KVCacheConfig`` that the scheduler gets, and the workers'."""
-    from vllm.config import set_current_vllm_config
-    from vllm.platforms import current_platform
-    from vllm.v1.engine.core import EngineCore
-
-    core = EngineCore.__new__(EngineCore)
-    core.vllm_config, core.model_executor = config, _Executor(config)
-    core.available_gpu_memory_for_kv_cache = -1
-    with set_current_vllm_config(config):
-        current_platform.update_block_size_for_backend(config)
-        scheduler = core._initialize_kv_caches(config)
-    return scheduler, core.model_executor.kv_cache_configs[0]
 
 
 def _geometry(config: Any, scheduler: Any, worker: Any) -> dict[str, Any]:

@@ -189,8 +189,10 @@ class Worker:
         began = time.perf_counter()
         geometry, requests = asked["geometry"], asked["requests"]
         concurrency = int(asked.get("concurrency", 1))
-        pool = asked["setting"].get("pool_blocks") or endless_pool(geometry, _stretches(requests), concurrency)
-        built = self._builder.build(geometry, asked["setting"], int(pool))
+        given, stretches = asked["setting"].get("pool_blocks"), _stretches(requests)
+        built = self._builder.build(
+            geometry, asked["setting"], lambda sizes: int(given or endless_pool(sizes, stretches, concurrency))
+        )
         key = (built.hash_block, built.lookahead)
         if key not in self._contents:
             self._contents[key] = Contents(engine_api.block_hasher(*key), *key)
@@ -211,13 +213,14 @@ class Worker:
         manager = built.scheduler.kv_cache_manager
         kept = versions.whole_blocks(versions.cached_keys(built.pool), sizes)
         return {
-            "pool_blocks": int(pool),
+            "pool_blocks": int(manager.kv_cache_config.num_blocks),
             "interval": versions.interval(manager.coordinator),
             "drop_groups": versions.drop_groups(manager.coordinator),
             "lookahead_tokens": built.lookahead,
             "cached_blocks": {str(gid): blocks for gid, blocks in enumerate(kept)},
             "bytes_per_block": engine_api.block_bytes(geometry["groups"], built.scheduler.kv_cache_config),
             "left_out": built.left_out,
+            "regrouped": built.regrouped,
             "seconds": round(time.perf_counter() - began, 4),
         }
 

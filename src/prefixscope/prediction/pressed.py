@@ -10,6 +10,7 @@ from typing import Any
 
 from prefixscope import page
 from prefixscope.display import themed, title_of
+from prefixscope.glossary import used
 from prefixscope.sections import Section
 
 
@@ -30,7 +31,9 @@ def render_pressed(section: Section, rows: Mapping[str, Any], target: Path) -> P
         answer=title_of(section.figures[0].chart) if section.figures else section.title,
         advice=None,
         upgrade="",
-        notes=section.after,
+        found=section.after,
+        words=tuple(used([*section.before, *section.after]).items()),
+        notes=(),
         # What was replayed and what follows from it stand above, as the answer.
         sections=[replace(section, before=section.before[1:], after=())],
         downloads=[page.download("pressure.json", "every row and the geometry", json.dumps(rows, sort_keys=True))],

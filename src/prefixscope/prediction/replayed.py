@@ -85,10 +85,13 @@ def _name(case: Case) -> str:
 def sentence(found: Sequence[Replayed]) -> str:
     """What the table says: whether the measuring release agrees, and what was kept of its groups."""
     own = [one for one in found if one.comparable]
-    groups = ", ".join(sorted({one.case.geometry.release for one in found} - {""}))
-    note = (
-        f"The KV cache groups are those that vLLM {groups} made; a release that groups or marks them otherwise differs."
-    )
+    as_they_were = {one.release for one in found if not one.outcome.regrouped} - {one.case.release for one in found}
+    note = "Each release grouped the model's layers itself and marked those of its drafter."
+    if as_they_were:
+        note = (
+            f"On vLLM {', '.join(sorted(as_they_were))} the KV cache groups are those of the measured release, since "
+            "the case does not name their layers: a release that groups or marks them otherwise differs."
+        )
     if not own:
         return f"Tokens, summed over the sends of a case. {note}"
     total = sum(sum(hit is not None for hit in one.case.measured.values()) for one in own)

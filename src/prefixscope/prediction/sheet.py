@@ -10,9 +10,12 @@ from typing import Any
 import pandas as pd
 
 from prefixscope import charts, frames, page
+from prefixscope.charts.titles import spans
 from prefixscope.display import themed
+from prefixscope.glossary import used
 from prefixscope.prediction.advice import upgrade
 from prefixscope.prediction.answer import Prediction, describe, table_rows
+from prefixscope.quantities import number
 from prefixscope.sections import Figure, Section, Table
 
 _NUMERIC_FROM = 2
@@ -28,6 +31,8 @@ def render_prediction(prediction: Prediction, target: Path) -> Path:
     """
     cases = prediction.cases()
     advice = prediction.advice(cases)
+    after = "" if advice is None else upgrade(cases, advice)
+    said = [prediction.answer(cases), prediction.heading(), after, "" if advice is None else advice.sentence]
     made = _sections(prediction, cases)
     drawn = {one.id: page.Drawn(one.id, themed(one.chart)) for section in made for one in section.figures}
     rows = json.dumps(prediction.to_json(), sort_keys=True)
@@ -38,7 +43,9 @@ def render_prediction(prediction: Prediction, target: Path) -> Path:
         heading=prediction.heading(),
         answer=prediction.answer(cases),
         advice=advice,
-        upgrade="" if advice is None else upgrade(cases, advice),
+        upgrade=after,
+        found=(),
+        words=tuple(used(said).items()),
         notes=prediction.notes(),
         sections=made,
         downloads=[page.download("prediction.json", "every row and the geometry", rows)],
@@ -86,7 +93,7 @@ def _sections(prediction: Prediction, cases: pd.DataFrame) -> Sequence[Section]:
             id="versions",
             title="What changed between releases",
             before=("The same prompts, asked of each release's own scheduler.",),
-            figures=_figures("versions", charts.version_matrix(versions, block=block)),
+            figures=_figures("versions", charts.version_matrix(versions, block=block), _versions_table(versions)),
             findings=tuple(prediction.found()),
         )
     )
@@ -96,7 +103,9 @@ def _sections(prediction: Prediction, cases: pd.DataFrame) -> Sequence[Section]:
             id="heat",
             title="Every length, every interval",
             before=("Look for dark rows at the intervals that you could set, over the lengths that you serve.",),
-            figures=_figures("heat", charts.short_heat(heat, block=block)) if len(heat) else (),
+            figures=_figures("heat", charts.short_heat(heat, block=block), _heat_table(heat, block))
+            if len(heat)
+            else (),
         )
     )
     return found
@@ -120,8 +129,36 @@ def _totals_table(totals: pd.DataFrame, prompts: float) -> Table:
     )
 
 
-def _figures(name: str, chart: Any) -> tuple[Figure, ...]:
-    return () if chart is None else (Figure(id=name, chart=chart),)
+def _versions_table(versions: pd.DataFrame) -> Table:
+    columns = ("vLLM", "asked", "interval", "prompt tokens", "hit, send 2", "hit, send 3")
+    names = {"default": "its default", "sparse": "interval 0", "multiple": "whole blocks", "plain": "no drafter"}
+    rows = tuple(
+        (str(row.release), names.get(row.probe, "lookahead hashes off"), str(row.interval),
+         *map(number, (row.tokens, row.hit_2, row.hit_3)))
+        for row in versions.itertuples()
+    )  # fmt: skip
+    caption = "What was asked of each release, and what it hits."
+    return Table(caption=caption, columns=columns, rows=rows, numeric=frozenset(columns[3:]), fold=True)
+
+
+def _heat_table(heat: pd.DataFrame, block: int) -> Table:
+    """A row per interval for releases that agree in it: how many lengths come within two blocks of full."""
+    second = heat[heat["send"] == 2]
+    releases = second["release"].drop_duplicates().tolist()
+    same: dict[tuple[str, ...], list[str]] = {}
+    for (_, release), part in second.groupby(["interval_order", "release"], sort=True):
+        name = str(part["interval"].iloc[0]).removesuffix(" (default)")
+        near = int((part["short_tokens"] <= 2 * block).sum())
+        cells = (name, number(len(part)), number(near), number(part["short_tokens"].max()))
+        same.setdefault(cells, []).append(str(release))
+    columns = ("interval", "vLLM", "lengths", "within two blocks of full", "most tokens short")
+    rows = tuple((cells[0], spans(who, releases), *cells[1:]) for cells, who in same.items())
+    caption = "Send 2 over all lengths of the figure."
+    return Table(caption=caption, columns=columns, rows=rows, numeric=frozenset(columns[2:]), fold=True)
+
+
+def _figures(name: str, chart: Any, table: Table | None = None) -> tuple[Figure, ...]:
+    return () if chart is None else (Figure(id=name, chart=chart, table=table),)
 
 
 def _unique(head: Sequence[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from prefixscope.preflight.fact import Fact, facts, to_json, value
 from prefixscope.preflight.fault import Fault, Situation, matching, situation, table
 from prefixscope.preflight.finding import VARIABLE, Finding, findings
-from prefixscope.preflight.model import choose_model, one_base
+from prefixscope.preflight.model import choose_model, context, one_base
 from prefixscope.preflight.seen import Seen, look
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Seen",
     "Situation",
     "choose_model",
+    "context",
     "facts",
     "findings",
     "look",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from prefixscope import metrics
+from prefixscope.preflight.model import context
 from prefixscope.preflight.seen import Seen
 from prefixscope.usage import integer, mapping
 
@@ -19,7 +20,9 @@ NOWHERE = "not reported"
 VERSION, ENGINE, SPECULATION, DRAFT = "vllm version", "engine", "speculative decoding", "draft tokens a step"
 INTERVAL, BLOCK, MAMBA_BLOCK = "retention interval reported", "block size reported, tokens", "Mamba block, tokens"
 CACHING, POOL, BATCH = "prefix caching", "pool, tokens", "batched tokens a step, at most"
-RANKS, MEAN_PROMPT, MODELS = "engines behind the address", "mean prompt so far, tokens", "served models"
+DETAILS = "cached tokens in usage"
+RANKS, MEAN_PROMPT = "engines behind the address", "mean prompt so far, tokens"
+MODELS, ADAPTERS = "served models", "LoRA names"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +38,12 @@ def facts(seen: Seen) -> tuple[Fact, ...]:
         Fact(VERSION if seen.engine in (None, "vLLM") else "server version", seen.version, "/version"),
         Fact(ENGINE, seen.engine, "/v1/models owned_by"),
         Fact(MODELS, ", ".join(model.name for model in seen.models), "/v1/models"),
-        Fact("LoRA names", ", ".join(m.name for m in seen.models if m.parent) or None, "/v1/models (parent)"),
-        Fact("context, tokens", next((m.max_model_len for m in seen.models if m.max_model_len), None), "/v1/models"),
+        Fact(ADAPTERS, ", ".join(m.name for m in seen.models if m.parent) or None, "/v1/models (parent)"),
+        Fact("context, tokens", context(seen.models), "/v1/models"),
         _config(seen, BLOCK, "block_size"),
         _config(seen, MAMBA_BLOCK, "mamba_block_size"),
         _config(seen, CACHING, "enable_prefix_caching"),
+        Fact(DETAILS, "--enable-prompt-tokens-details" in seen.flags if seen.flags else None, COMMAND),
         _config(seen, "pool, blocks", "num_gpu_blocks"),
         _config(seen, POOL, "kv_cache_size_tokens"),
         _config(seen, "KV cache dtype", "cache_dtype"),
@@ -52,6 +56,12 @@ def facts(seen: Seen) -> tuple[Fact, ...]:
         Fact("gateway", seen.gateway, "response headers"),
     ]
     return tuple(fact if fact.value not in (None, "") else Fact(fact.name, None, NOWHERE) for fact in found)
+
+
+def with_answers(known: Iterable[Fact], cached: Sequence[int | None]) -> tuple[Fact, ...]:
+    """The facts, with what a server's answers show of its flags; ``cached`` is what each of them reported."""
+    shown = Fact(DETAILS, any(tokens is not None for tokens in cached), "the answers") if cached else None
+    return tuple(shown if shown and fact.name == DETAILS else fact for fact in known)
 
 
 def value(known: Iterable[Fact], name: str) -> Any:

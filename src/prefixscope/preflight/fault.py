@@ -21,7 +21,10 @@ from prefixscope.preflight import fact as f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One row: what happens, since when, until when, why we say so, and what to do."""
+    """One row: what happens, since when, until when, why we say so, and what to do.
+
+    ``upgrade`` says which release mends it by itself and what that costs; empty where the table does not know.
+    """
 
     id: str
     explains: str
@@ -33,6 +36,7 @@ class Fault:
     since: str | None = None
     before: str | None = None
     condition: Mapping[str, Any] = field(default_factory=dict)
+    upgrade: str = ""
     certain: bool = True
 
     @property

@@ -23,12 +23,7 @@ def choose_model(client: Client, wanted: str = "") -> tuple[str, str | None]:
         raise TargetError(f"{client.url} serves no model", remedy="read the server's log")
     names = [model.name for model in models]
     if wanted and wanted not in names:
-        raise Rejected(
-            f"{client.url} serves no model named {wanted!r}",
-            status=404,
-            cause="the name must be one of the served ones, to the letter",
-            remedy=f"use one of: {', '.join(names)}",
-        )
+        raise _not_served(client.url, models, wanted)
     base = wanted or next((model.name for model in models if not model.parent), names[0])
     return base, next((model.name for model in models if model.parent and model.name != base), None)
 
@@ -43,24 +38,43 @@ def one_base(url: str, models: Sequence[ServedModel], wanted: str = "") -> str:
     TargetError
         where nothing, or several different models are served and none is named.
     """
-    names = [model.name for model in models]
     if wanted:
-        if wanted not in names:
-            raise Rejected(
-                f"{url} serves no model named {wanted!r}",
-                status=404,
-                cause="the name must be one of the served ones, to the letter",
-                remedy=f"use one of: {', '.join(names) or '(none listed)'}",
-            )
+        if wanted not in [model.name for model in models]:
+            raise _not_served(url, models, wanted)
         return wanted
     bases = [model for model in models if not model.parent]
-    # vLLM lists every alias of --served-model-name with the same root.
-    roots = {model.root or model.name for model in bases}
-    if len(roots) > 1:
+    # vLLM lists every alias of --served-model-name with the same root; adapters may be all that a router lists.
+    several = {model.root or model.name for model in bases} if bases else {model.name for model in models}
+    if len(several) > 1:
+        what = "models" if bases else "adapters and no base model"
         raise TargetError(
-            f"{url} serves {len(roots)} models, and none was named",
-            remedy=f"choose one with --model: {', '.join(names)}",
+            f"{url} serves {len(several)} {what}, and none was named",
+            cause="a verdict is about one of them",
+            remedy=f"choose one with --model: {', '.join(model.name for model in models)}",
         )
     if not models:
-        raise TargetError(f"{url} serves no model", remedy="read the server's log")
+        raise TargetError(
+            f"{url} serves no model", cause="the list at /v1/models is empty", remedy="read the server's log"
+        )
     return (bases or list(models))[0].name
+
+
+def _not_served(url: str, models: Sequence[ServedModel], wanted: str) -> Rejected:
+    return Rejected(
+        f"{url} serves no model named {wanted!r}",
+        status=404,
+        cause="the name must be one of the served ones, to the letter",
+        remedy=f"use one of: {', '.join(model.name for model in models) or '(none listed)'}",
+    )
+
+
+def context(models: Sequence[ServedModel], name: str = "") -> int | None:
+    """The context of a served model in tokens: its own, or that of the base an adapter belongs to.
+
+    Where neither is told, or no name is given, the first that is; None where none is.
+    """
+    by_name = {model.name: model for model in models}
+    own = by_name.get(name)
+    base = by_name.get(own.parent or "") if own else None
+    told = [model.max_model_len for model in (own, base, *([] if base else models)) if model and model.max_model_len]
+    return told[0] if told else None

@@ -27,7 +27,8 @@ class Group:
     """One KV cache group.
 
     ``spec`` and ``fields`` (JSON) are the release's own KV cache spec where it is known; without, the group is built
-    from ``kind``, ``block_size`` (tokens) and ``window`` (tokens).
+    from ``kind``, ``block_size`` (tokens) and ``window`` (tokens). ``layer_names`` let another release group the layers
+    anew.
     """
 
     kind: str
@@ -38,6 +39,7 @@ class Group:
     bytes_per_block: int | None = None
     spec: str = ""
     fields: str = ""
+    layer_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,7 @@ class Geometry:
                     bytes_per_block=group.bytes_per_block,
                     spec=group.spec if group.fields else "",
                     fields=group.fields,
+                    layer_names=group.layer_names,
                 )
                 for group in header.groups
             ),
@@ -111,6 +114,7 @@ class Geometry:
                         f"KV cache group {place} has the block size {known.get('block_size')!r}",
                         remedy="give a positive number of tokens",
                     )
+                known["layer_names"] = tuple(map(str, known.get("layer_names", ())))
                 groups += [Group(**known)] * int(row.get("count", 1))
             if not groups:
                 raise ReplayError("the geometry has no KV cache group", remedy="give each group's kind and block_size")
@@ -143,7 +147,7 @@ class Geometry:
         """As `from_json` and the worker take it; the order of the groups is that of the engine."""
         groups = []
         for group in self.groups:
-            row = {key: value for key, value in asdict(group).items() if value not in (None, "")}
+            row = {key: value for key, value in asdict(group).items() if value not in (None, "", ())}
             if group.fields:
                 row["fields"] = json.loads(group.fields)
             groups.append(row)
@@ -173,13 +177,14 @@ def _shared(value: Mapping[str, Any]) -> dict[str, Any]:
 class ServerSetting:
     """How the server is started, as far as hits depend on it.
 
-    ``interval`` None is the release's own default. ``drafter_tokens`` None is no speculative decoding. ``pool_blocks``
-    None is a pool that never evicts. ``lookahead_hashes`` False turns off what 0.33.0 hashes of the next block; other
-    releases have no such thing.
+    ``interval`` None is the release's own default. ``drafter_tokens`` None is no speculative decoding;
+    ``drafter_method`` is vLLM's word for its kind. ``pool_blocks`` None is a pool that never evicts.
+    ``lookahead_hashes`` False turns off what 0.33.0 hashes of the next block; other releases have no such thing.
     """
 
     interval: Interval = None
     drafter_tokens: int | None = None
+    drafter_method: str = "mtp"
     pool_blocks: int | None = None
     caching: bool = True
     max_batched_tokens: int | None = None
@@ -192,6 +197,7 @@ class ServerSetting:
         return cls(
             interval=header.interval,
             drafter_tokens=header.spec_tokens,
+            drafter_method=header.spec_method or "mtp",
             pool_blocks=header.pool_blocks if pool else None,
             caching=header.caching,
             max_batched_tokens=header.max_batched_tokens,
@@ -200,8 +206,10 @@ class ServerSetting:
 
     def to_json(self) -> dict[str, Any]:
         found = asdict(self)
-        tokens, lookahead = found.pop("drafter_tokens"), found.pop("lookahead_hashes")
-        drafter = None if tokens is None else {"tokens": tokens, **({} if lookahead else {"lookahead_hashes": False})}
+        tokens, method = found.pop("drafter_tokens"), found.pop("drafter_method")
+        drafter = None if tokens is None else {"tokens": tokens, **({} if method == "mtp" else {"method": method})}
+        if not found.pop("lookahead_hashes") and drafter is not None:
+            drafter["lookahead_hashes"] = False
         return {**found, "drafter": drafter}
 
     @classmethod
@@ -209,6 +217,7 @@ class ServerSetting:
         known = {one.name: value[one.name] for one in fields(cls) if one.name in value}
         if value.get("drafter"):
             known["drafter_tokens"] = int(value["drafter"]["tokens"])
+            known["drafter_method"] = str(value["drafter"].get("method", "mtp"))
             known["lookahead_hashes"] = bool(value["drafter"].get("lookahead_hashes", True))
         return cls(**known)
 
@@ -366,7 +375,8 @@ class Outcome:
 
     ``interval`` is 0, tokens or ``"dense"``. ``kept_blocks``, ``kept_bytes`` and ``block_bytes`` are per group (bytes
     None where the geometry does not say). ``left_out`` names fields of the geometry's specs that this release does not
-    have. ``drop_groups`` give up a block at lookup; ``lookahead_tokens`` past a block's end enter its hash.
+    have. ``regrouped`` says that this release grouped and marked another's layers anew. ``drop_groups``
+    give up a block at lookup; ``lookahead_tokens`` past a block's end enter its hash.
     """
 
     release: str
@@ -380,6 +390,7 @@ class Outcome:
     seconds: float
     block_bytes: tuple[int | None, ...] = ()
     lookahead_tokens: int = 0
+    regrouped: bool = False
 
     def hit(self, request_id: str) -> int:
         """Hit of the request with that id, tokens."""

@@ -157,7 +157,7 @@ class Replayer:
             pool_blocks=done["pool_blocks"],
             interval=done["interval"],
             drop_groups=tuple(done["drop_groups"]),
-            kept_blocks=(kept := tuple(done["cached_blocks"][str(gid)] for gid in range(len(geometry.groups)))),
+            kept_blocks=(kept := tuple(done["cached_blocks"][str(gid)] for gid in range(len(done["cached_blocks"])))),
             kept_bytes=tuple(
                 None if each is None else each * blocks
                 for each, blocks in zip(done["bytes_per_block"], kept, strict=True)
@@ -166,6 +166,7 @@ class Replayer:
             seconds=done["seconds"],
             block_bytes=tuple(done["bytes_per_block"]),
             lookahead_tokens=done["lookahead_tokens"],
+            regrouped=done["regrouped"],
         )  # fmt: skip
 
     def case(self, case: Case, *, progress: Progress | None = None) -> Outcome:

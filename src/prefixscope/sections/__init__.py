@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from prefixscope.material import Material
-from prefixscope.sections.blocks import block_trace
+from prefixscope.sections.blocks import block_trace, worst_figure
 from prefixscope.sections.crosscheck import predicted
-from prefixscope.sections.hits import headline_figure, hit_lengths
+from prefixscope.sections.hits import hit_lengths, sends_figure
 from prefixscope.sections.latency import first_token
 from prefixscope.sections.outputs import equality
 from prefixscope.sections.pressed import pressed
@@ -17,9 +17,14 @@ from prefixscope.sections.speculation import speculation
 __all__ = ["Figure", "Section", "Table", "command", "engines", "headline_figure", "pressed", "sections"]
 
 
+def headline_figure(material: Material) -> Figure | None:
+    """The one figure that shows the verdict."""
+    return sends_figure(material) or worst_figure(material)
+
+
 def sections(material: Material, *, include_text: bool = False) -> list[Section]:
     """All sections after the verdict, in reading order."""
     made = [hit_lengths(material), first_token(material), block_trace(material), sweep(material), cost(material)]
     made += [predicted(material), equality(material, include_text=include_text), speculation(material)]
-    made += [time_spent(material), warnings(material)]
+    made += [warnings(material), time_spent(material)]
     return made

@@ -68,6 +68,7 @@ def block_trace(material: Material) -> Section:
                 chart=pressure,
                 before="What was cached can be evicted for newer blocks, or the whole cache reset. Hits that fall "
                 "where evictions begin want a larger cache; those that fall before have another cause.",
+                table=_windows(told.evictions),
             )
         )
     findings, said = [], set()
@@ -88,6 +89,14 @@ def block_trace(material: Material) -> Section:
         tables=(Table(caption="What was recorded of these lookups.", columns=("send", "seen"), rows=seen, fold=True),),
         glossary=tuple(used([*texts, "replay boundary"] if store is not None else texts).items()),
     )
+
+
+def worst_figure(material: Material) -> Figure | None:
+    """The lookup that is explained, where there is a trace and nothing was sent."""
+    labels = [label for label, _ in material.telling.causes]
+    blocks = material.telling.blocks
+    chart = None if len(material.sent) else charts.block_ruler(blocks[blocks["send_label"].isin(labels)])
+    return None if chart is None else Figure(id="verdict", chart=chart)
 
 
 def _ranges(frame: pd.DataFrame, caption: str) -> Table:
@@ -123,3 +132,15 @@ def _tally(frame: pd.DataFrame) -> Table:
     part = frame.attrs.get("explained")
     caption = f"Causes of {number(part)} lookups spread evenly over the trace." if part else "Causes of all lookups."
     return Table(caption=caption, columns=columns, rows=rows, numeric=frozenset(columns[1:3]))
+
+
+def _windows(frame: pd.DataFrame) -> Table:
+    columns = ("from, s", "to, s", "lookups", "share that hit", "blocks evicted", "resets")
+    rows = tuple(
+        (f"{row.start_s:,.1f}", f"{row.stop_s:,.1f}", number(row.lookups),
+         "—" if pd.isna(row.share) else f"{row.share:.0%}", number(row.evicted_blocks), number(row.resets))
+        for row in frame.itertuples()
+        if row.lookups or row.evicted_blocks or row.resets
+    )  # fmt: skip
+    caption = "Stretches of time in which something was looked up, evicted or reset."
+    return Table(caption=caption, columns=columns, rows=rows, numeric=frozenset(columns), fold=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -20,23 +21,18 @@ def configurations(material: Material) -> list[str]:
     return [name for name in material.hits["config"].drop_duplicates() if name in found][:8]
 
 
-def headline_figure(material: Material) -> Figure | None:
-    """The one figure that shows the verdict: without the drafter, with it, with the remedy."""
+def sends_figure(material: Material) -> Figure | None:
+    """The sends that show the verdict: without the drafter, with it, with the remedy."""
     second = material.hits[(material.hits["send"] == "repeat") & (material.hits["index"] == 2)]
-    if not len(second):
-        return _worst(material)
     plain = second.loc[~second["drafter"].fillna(True) & ~second["as_served"].fillna(False), "config"].head(1).tolist()
-    names = [*plain, material.verdict.config, material.verdict.remedy_config]
-    chart = charts.hits_by_send(material.hits, configs=[name for name in dict.fromkeys(names) if name])
-    return None if chart is None else Figure(id="verdict", chart=chart)
-
-
-def _worst(material: Material) -> Figure | None:
-    """Of a trace alone the lookup that is explained."""
-    told = material.telling
-    labels = [label for label, _ in told.causes]
-    chart = charts.block_ruler(told.blocks[told.blocks["send_label"].isin(labels)]) if not len(material.sent) else None
-    return None if chart is None else Figure(id="verdict", chart=chart)
+    wanted = [*plain, material.verdict.config, material.verdict.remedy_config]
+    names = [name for name in dict.fromkeys(wanted) if name]
+    chart = charts.hits_by_send(material.hits, configs=names) if len(second) else None
+    if chart is None:
+        return None
+    rows = material.hits[material.hits["config"].isin(names) & material.hits["send"].isin(["cold", "repeat"])]
+    table = _hit_table(rows[rows["tokens"] == rows["tokens"].max()])
+    return Figure(id="verdict", chart=chart, table=replace(table, fold=True))
 
 
 def hit_lengths(material: Material) -> Section:
@@ -97,6 +93,13 @@ def _new_endings(table: pd.DataFrame) -> list[str]:
     ]
 
 
+_SENDS = {
+    "different text": "“Different text” has the same length and shares nothing.",
+    "new ending": "“New ending” keeps the first 95 %.",
+    "follow-up turn": "“Follow-up turn” adds the answer and a question.",
+}
+
+
 def _hit_table(table: pd.DataFrame) -> Table:
     sends = ["send 1 (cold)", "send 2", "send 3", "different text", "new ending", "follow-up turn"]
     present = [name for name in sends if name in set(table["send_label"])]
@@ -112,9 +115,12 @@ def _hit_table(table: pd.DataFrame) -> Table:
         rows.append((str(config), number(tokens), *cells, short, "—" if pd.isna(found) else str(found)))
     columns = ("configuration", "prompt tokens", *present, "short at send 2", "verdict")
     return Table(
-        caption="Cached tokens by send. “Short” is prompt tokens minus cached tokens; a dash was not reported. "
-        "“Different text” has the same length and shares nothing; “new ending” keeps the first 95 %; “follow-up turn” "
-        "adds the answer and a question.",
+        caption=" ".join(
+            [
+                "Cached tokens by send. “Short” is prompt tokens minus cached tokens; a dash was not reported.",
+                *(_SENDS[name] for name in present if name in _SENDS),
+            ]
+        ),
         columns=columns,
         rows=tuple(rows),
         numeric=frozenset(columns[1:-1]),

@@ -7,7 +7,7 @@ import pandas as pd
 from prefixscope import charts, redact
 from prefixscope.material import Material
 from prefixscope.quantities import count, number, wilson
-from prefixscope.sections.section import Section, Table, empty, figures
+from prefixscope.sections.section import Figure, Section, Table, empty
 
 
 def equality(material: Material, *, include_text: bool) -> Section:
@@ -31,7 +31,7 @@ def equality(material: Material, *, include_text: bool) -> Section:
             "Does a cached prefix change what the model says? Greedy answers to the same documents, without and with a "
             "hit. Look for cells that do not say “same”.",
         ),
-        figures=figures(section_id, figure),
+        figures=() if figure is None else (Figure(id=section_id, chart=figure, table=_all(table)),),
         after=_shares(table),
         tables=tuple(tables),
     )
@@ -66,6 +66,22 @@ def _shares(table: pd.DataFrame) -> tuple[str, ...]:
         else "Without a control no difference can be blamed on the cache."
     )
     return tuple(after)
+
+
+def _all(table: pd.DataFrame) -> Table:
+    """Every answer's comparisons, in words."""
+    pairs = table["pair"].dropna().drop_duplicates().tolist()
+    cells = table.drop_duplicates(["document", "model", "pair"]).set_index(["document", "model", "pair"])["class"]
+    rows = tuple(
+        (str(document), str(model), *(_word(cells.get((document, model, pair))) for pair in pairs))
+        for document, model in table[["document", "model"]].drop_duplicates().itertuples(index=False)
+    )
+    columns = ("document", "served name", *(pair.replace("-", " / ") for pair in pairs))
+    return Table(caption="Every compared answer.", columns=columns, rows=rows, fold=True)
+
+
+def _word(found: object) -> str:
+    return {"identical": "same"}.get(str(found), "—" if pd.isna(found) else str(found))
 
 
 def _differences(table: pd.DataFrame) -> Table:

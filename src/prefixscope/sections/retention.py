@@ -57,8 +57,8 @@ def sweep(material: Material) -> Section:
         )
         if alone
         else (
-            "The server was restarted for each --prefix-cache-retention-interval. Look for the intervals at which the "
-            "points of your own prompt lengths rise from 0.",
+            "The server was restarted for each --prefix-cache-retention-interval. Look for the intervals at which "
+            "the prompt lengths that you serve have a bar.",
         ),
         figures=figures(section_id, chart),
         after=(

@@ -8,8 +8,11 @@ import pandas as pd
 
 from prefixscope import charts, frames, noise, trade
 from prefixscope.material import Material
-from prefixscope.quantities import number
+from prefixscope.quantities import count, number
 from prefixscope.sections.section import Section, Table, empty, figures
+
+_ENOUGH = 5
+"""Pairs from which Student's interval is no longer mostly that of its few degrees of freedom."""
 
 
 def speculation(material: Material) -> Section:
@@ -26,7 +29,7 @@ def speculation(material: Material) -> Section:
     if found is not None:
         findings.insert(0, ("The trade", trade.sentence(found)))
     if compared:
-        findings.append(("The answers", noise.judge(material.output_pairs).sentence))
+        findings.append(("The answers", noise.judge(material.output_pairs, frames.arm_labels(table)).sentence))
     counting = trade.counted(table)
     if counting:
         findings.append(("Chunks are not tokens", counting))
@@ -50,6 +53,7 @@ def speculation(material: Material) -> Section:
             "A gain counts if its interval leaves out 1, and only together with what it costs: on a release that drops "
             "the hit, every repeated prompt is computed again, and long prompts with short answers lose more than the "
             "drafter brings.",
+            *_few(frames.record(table, material.headrooms)),
         ),
         tables=tuple(tables),
     )
@@ -68,7 +72,13 @@ def _record(table: pd.DataFrame, heads: pd.DataFrame) -> Table:
             cells += [f"{row['low']:.2f}–{row['high']:.2f}" if known else "—", number(row["pairs"])]
         rows.append(tuple(cells))
     return Table(
-        caption="Medians over requests, with the 10th and 90th percentile in brackets. “Times”: on paired prompts.",
+        caption="Medians over requests, with the 10th and 90th percentile in brackets."
+        + (
+            " “Times”: the first over the second. With an interval it is the geometric mean over the prompts that both "
+            "answered, without one the ratio of the two cells."
+            if len(arms) > 1
+            else ""
+        ),
         columns=columns,
         rows=tuple(rows),
         numeric=frozenset(columns[1:]),
@@ -113,17 +123,36 @@ def _positions(places: pd.DataFrame) -> Table:
 
 
 def _differences(material: Material) -> Table:
+    a, b = frames.arm_labels(material.generations)
+    names = {
+        "A / A": f"{a} against itself",
+        "B / B": f"{b} against itself",
+        "A / B": f"{a} against {b}",
+        "cold / cold": "cold against cold, equality stage",
+        "cold / warm": "cold against warm, equality stage",
+    }
     rows = tuple(
-        (str(row.pair), number(row.compared), number(row.differ), f"{row.low:.0%}–{row.high:.0%}")
+        (names.get(str(row.pair), str(row.pair)), number(row.compared), number(row.differ),
+         f"{row.low:.0%}–{row.high:.0%}")
         for row in noise.differences(material.output_pairs, material.comparisons).itertuples()
-    )
-    columns = ("pair", "compared", "differ", "95 % of that share")
-    labels = material.generations.drop_duplicates("arm").set_index("arm")["label"]
-    told = ", ".join(f"{arm} is {label}" for arm, label in labels.sort_index().items())
+    )  # fmt: skip
+    columns = ("answers", "compared", "differ", "95 % of that share")
     return Table(
-        caption=f"{told}. Answers to the same prompt: each server against itself (its noise), one against the "
-        "other (the drafter), and, from the equality stage, cold against cold and cold against warm (the cache).",
+        caption="Answers to the same prompt: a server against itself shows its noise, one against the other the "
+        "drafter, cold against warm the cache.",
         columns=columns,
         rows=rows,
         numeric=frozenset(columns[1:]),
+    )
+
+
+def _few(record: pd.DataFrame) -> tuple[str, ...]:
+    """How many prompts stand behind the intervals, where a shape has too few for a narrow one."""
+    rows = record[record["metric"].str.startswith("tokens/s, ") & record["pairs"].notna()]
+    fewest, most = rows["pairs"].min(), rows["pairs"].max()
+    if not len(rows) or fewest >= _ENOUGH or fewest == most:
+        return ()
+    return (
+        f"Behind a single shape stand {count(int(fewest), 'prompt')}, which leaves its interval wide; the one over all "
+        f"{count(int(most), 'prompt')} is the one to go by.",
     )

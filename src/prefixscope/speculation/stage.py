@@ -8,7 +8,7 @@ from itertools import product
 
 import pandas as pd
 
-from prefixscope import frames
+from prefixscope import asked, frames
 from prefixscope.errors import RunError, ServerError, Unreachable
 from prefixscope.investigation import Investigation
 from prefixscope.prompts import SHAPES
@@ -44,17 +44,13 @@ def run(
         that length is resent on each arm, where no earlier stage has done it.
     other : address of a second server to compare an attached one with.
     """
-    unknown = [shape for shape in shapes if shape not in SHAPES and not shape.endswith(".jsonl")]
-    if unknown or not shapes:
-        raise RunError(
-            f"unknown prompt shape {(unknown or [''])[0]!r}",
-            remedy=f"use some of {', '.join(SHAPES)}, or a file of your own prompts, FILE.jsonl",
-        )
-    for name, value in (("documents", documents), ("repeats", repeats), ("tokens", tokens)):
-        if value < 1:
-            raise RunError(f"speculation.{name}={value}: give a positive number")
+    asked.check(
+        "speculation",
+        {"shapes": shapes, "documents": documents, "repeats": repeats, "tokens": tokens, "answer_tokens": answer_tokens,
+         "seed": seed, "load": load, "other": other},
+    )  # fmt: skip
     if answer_tokens < 2:
-        raise RunError(f"speculation.answer_tokens={answer_tokens}: a rate takes two tokens or more")
+        raise RunError(f"speculation.answer_tokens={answer_tokens}: a rate takes two tokens or more", remedy="give 32")
     mix = Mix.of(load)
     sides = arms(investigation, other)
     drawn = [Item(shape=s, document=d, repeat=0) for d, s in product(range(documents), shapes) if s in SHAPES]
@@ -62,8 +58,8 @@ def run(
         Item(shape=role, document=d, repeat=0, messages=messages)
         for file in shapes
         if file not in SHAPES
-        for role, asked in read_roles(file).items()
-        for d, messages in enumerate(asked)
+        for role, own_prompts in read_roles(file).items()
+        for d, messages in enumerate(own_prompts)
     ]
     given = {"shapes": list(shapes), "documents": documents, "repeats": repeats, "tokens": tokens}
     given |= {"answer_tokens": answer_tokens, "seed": seed, "load": list(load)}

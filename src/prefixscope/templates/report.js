@@ -16,27 +16,30 @@
 
   // Plots take the room that axes and labels leave; panels stand below each other where two would be too narrow. No
   // plot gets narrower than its labels can bear: on a phone the figure is scrolled sideways instead.
-  const LEAST_ALONE = 460, LEAST_PANEL = 240;
   const fit = (chart, room, scheme, less = 0) => {
     let text = JSON.stringify(chart.spec);
     if (scheme === "dark") for (const [light, dark] of Object.entries(data.dark)) text = text.replaceAll(`"${light}"`, `"${dark}"`);
     const spec = JSON.parse(text);
     let columns = chart.columns;
     let plot = (room - chart.beside[0] - less) / columns;
-    if (columns > 1 && plot < LEAST_PANEL) {
+    if (columns > 1 && plot < chart.least) {
       columns = 1;
       spec.columns = 1;
       plot = room - chart.beside[1] - less;
     }
-    plot = Math.floor(clamp(plot, chart.columns > 1 ? LEAST_PANEL : LEAST_ALONE, chart.columns > 1 ? chart.plot * 1.7 : 1000));
-    if (spec.spec) spec.spec.width = plot;
+    plot = Math.floor(clamp(plot, chart.least, chart.columns > 1 ? chart.plot * 1.7 : 1000));
+    if (spec.spec) {
+      spec.spec.width = plot;
+      // Where the name of a panel is too long for one line its parts stand below each other.
+      if (spec.facet && plot < 320) spec.facet.header = { ...spec.facet.header, labelExpr: "split(datum.label, ' · ')" };
+    }
     else if (spec.vconcat) {
       for (const panel of spec.vconcat) {
         panel.width = plot;
         if (panel.title) panel.title = { ...panel.title, text: wrap(panel.title.text, Math.floor((plot + 60) / 6.6)) };
       }
     } else spec.width = plot;
-    return spec;
+    return { spec, least: plot <= chart.least };
   };
 
   const draw = async (scheme) => {
@@ -44,24 +47,32 @@
     let drawn = 0;
     for (const place of document.querySelectorAll(".chart")) {
       const chart = data.charts[place.dataset.chart];
+      await new Promise((next) => setTimeout(next));
       const room = place.clientWidth;
       place.dataset.room = room;
       try {
         // A browser's font may be wider than the one that was measured: what is too much then is taken off the plots.
-        let over = 0;
-        for (let go = 0; go < 2 && (go === 0 || over > 0); go += 1) {
-          await window.vegaEmbed(place, fit(chart, room, scheme, over), {
+        for (let go = 0, less = 0; go < 4; go += 1) {
+          const fitted = fit(chart, room, scheme, less);
+          await window.vegaEmbed(place.querySelector(".live"), fitted.spec, {
             actions: false, ast: true, config, defaultStyle: false, hover: false, renderer: "svg", tooltip: false,
           });
-          over = place.scrollWidth - place.clientWidth;
+          place.classList.add("on");
+          const over = place.scrollWidth - place.clientWidth;
+          if (over <= 0 || fitted.least) break;
+          less += over;
         }
         // The place is one image with a name; its marks say nothing more to a reader than the table does.
-        place.querySelector("svg").setAttribute("aria-hidden", "true");
-        hint(place);
+        place.querySelector(".live svg").setAttribute("aria-hidden", "true");
+        if (!drawn) performance.mark("first figure drawn");
         drawn += 1;
       } catch (error) {
-        place.textContent = `This figure could not be drawn (${error.message}); the table holds its numbers.`;
+        // The figure that was drawn beforehand stays.
+        place.classList.remove("on");
+        place.classList.add("off");
+        console.warn(`${chart ? place.dataset.chart : "a figure"} could not be drawn: ${error.message}`);
       }
+      hint(place);
     }
     document.documentElement.dataset.drawn = String(drawn);
   };
@@ -74,11 +85,11 @@
       const note = document.createElement("p");
       note.className = "more";
       note.textContent = "Scroll sideways to see all of it \u2192";
-      place.after(note);
+      place.before(note);
       hints.set(place, note);
     }
     if (hints.has(place)) hints.get(place).hidden = !more;
-    place.tabIndex = more ? 0 : -1;
+    place.tabIndex = place.scrollWidth > place.clientWidth ? 0 : -1;
   };
   const watch = new ResizeObserver((entries) => { for (const entry of entries) hint(entry.target.closest(".scroll, .chart")); });
   for (const place of document.querySelectorAll(".scroll, .chart")) {
@@ -87,13 +98,13 @@
   }
 
   // One drawing at a time; what is asked for meanwhile is drawn once, after it.
-  let busy = false, again = false, forced = null;
+  let busy = false, again = false;
   const redraw = async () => {
     if (busy) { again = true; return; }
     busy = true;
     do {
       again = false;
-      await draw(forced || (dark.matches ? "dark" : "light"));
+      await draw(dark.matches ? "dark" : "light");
     } while (again);
     busy = false;
   };
@@ -103,16 +114,13 @@
     clearTimeout(timer);
     timer = setTimeout(() => {
       const moved = [...document.querySelectorAll(".chart")].some((place) => Number(place.dataset.room) !== place.clientWidth);
-      if (moved && !forced) redraw();
+      if (moved) redraw();
     }, 150);
   });
   dark.addEventListener("change", redraw);
   window.addEventListener("beforeprint", () => {
     for (const details of document.querySelectorAll("details")) details.open = true;
-    if (dark.matches) { forced = "light"; redraw(); }
   });
-  window.addEventListener("afterprint", () => {
-    if (forced) { forced = null; redraw(); }
-  });
-  redraw();
+  // What was drawn beforehand is painted first.
+  setTimeout(redraw, 30);
 })();

@@ -34,6 +34,7 @@ def read_header(event: Mapping[str, Any]) -> Header:
             bytes_per_block=_optional(row["bytes_per_block"]),
             spec=str(row.get("spec", "")),
             fields=json.dumps(row["fields"], sort_keys=True) if row.get("fields") else "",
+            layer_names=tuple(map(str, row.get("layer_names", ()))),
         )
         for row in event["groups"]
     )

@@ -21,6 +21,7 @@ class Group:
     spec: str = ""
     fields: str = ""
     """The spec's own fields as JSON, which a replay builds it from; empty in traces written without them."""
+    layer_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,139 @@
+"""The notebooks' own cells, run here with other parameters: pointed at a server by one cell, run again, mistyped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from stub import StubServer
+
+from prefixscope import notebooks
+from prefixscope.errors import RunError, TargetError
+from prefixscope.runs import Run
+
+ORDER = tuple(notebooks.FILES)
+
+
+def run_cells(stage: str, **changed: Any) -> dict[str, Any]:
+    """The names that a notebook's code cells leave, its parameters cell changed in these values and nothing else."""
+    names: dict[str, Any] = {}
+    for cell in nbformat.read(notebooks.path(stage), as_version=4).cells:
+        if cell.cell_type == "code":
+            exec(compile(cell.source, notebooks.FILES[stage], "exec"), names)
+            names |= changed if "parameters" in cell.metadata.get("tags", []) else {}
+    return names
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the notebooks lie: a kernel's working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_one_cell_points_every_notebook_at_a_server(stub: StubServer, folder: Path) -> None:
+    """With the target alone changed all six run, share one run directory, and a second round sends nothing."""
+    stub.lora = None  # what is not served is not asked for again, either
+    for stage in ORDER:
+        run_cells(stage, target=stub.url)
+    place = next(folder.glob("prefixscope-run-*"))
+    first, sent = Counter(row["stage"] for row in Run(place).rows()), len(stub.sent())
+    assert first.keys() == {"baseline", "equality", "speculation"}
+    assert sent < 100, "the README says how many requests an attached run sends"
+    for stage in ORDER:
+        run_cells(stage, target=stub.url)
+    assert list(folder.glob("prefixscope-run-*")) == [place]
+    assert len(stub.sent()) == sent
+    assert Counter(row["stage"] for row in Run(place).rows()) == first
+    assert (place / "report.html").is_file()
+    states = {name: stage["status"] for name, stage in Run(place).manifest["stages"].items()}
+    assert states == dict.fromkeys(("baseline", "equality", "speculation"), "done") | dict.fromkeys(
+        ("trace", "sweep", "crosscheck"), "skipped"
+    )
+
+
+def test_another_target_has_a_run_of_its_own(stub: StubServer, folder: Path) -> None:
+    """A run of one server is never gone on with for another; one that is damaged is passed over."""
+    (folder / "prefixscope-run-99999999-000000").mkdir()
+    (folder / "prefixscope-run-99999999-000000" / "run.json").write_text("{")
+    (folder / "mine").mkdir()
+    with StubServer() as second:
+        ours = run_cells("baseline", target=stub.url, lengths=[200], run_dir="mine")
+        theirs = run_cells("baseline", target=second.url, lengths=[200])
+    assert ours["run"].path == folder / "mine"
+    assert theirs["run"].path.parent == folder
+    assert theirs["run"].path.name.startswith("prefixscope-run-2")
+    assert run_cells("baseline", target=second.url, lengths=[200])["run"].path == theirs["run"].path
+
+
+def test_a_server_that_went_away_loses_nothing(stub: StubServer, folder: Path) -> None:
+    """Run again after the server has ended, a finished notebook shows what it measured and adds no failed row."""
+    stub.lora = None
+    with StubServer() as gone:
+        gone.lora = None
+        before = run_cells("baseline", target=gone.url, lengths=[200])
+    after = run_cells("baseline", target=gone.url, lengths=[200])
+    assert after["hits"].equals(before["hits"])
+    assert after["run"].run.manifest["stages"]["baseline"]["status"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("stage", "name", "value", "allowed"),
+    [
+        ("baseline", "lengths", "6446", "list of one or more positive numbers"),
+        ("baseline", "lengths", [6446.5], "positive number"),
+        ("baseline", "configurations", ["mtpp"], "mtp_lora_interval"),
+        ("baseline", "workaround", "1024", "0 or a positive number"),
+        ("trace", "tokens", "long", "positive number"),
+        ("trace", "trace", 5, "give a path"),
+        ("sweep", "intervals", [0, "often"], "'dense'"),
+        ("sweep", "seed", None, "0 or a positive number"),
+        ("equality", "documents", 2.5, "positive number"),
+        ("equality", "dtype", "int3", "bfloat16"),
+        ("speculation", "shapes", "prose", "tool arguments"),
+        ("speculation", "repeats", True, "positive number"),
+        ("speculation", "load", [6446, 200], "three numbers"),
+        ("speculation", "other", "second", "URL"),
+        ("report", "include_text", "no", "True or False"),
+    ],
+)
+def test_a_mistyped_parameter_is_refused_by_name(stage: str, name: str, value: Any, allowed: str, folder: Path) -> None:
+    """The error names the parameter, the value and what is allowed, and shows a line for the parameters cell."""
+    with pytest.raises(RunError) as caught:
+        run_cells(stage, **{name: value})
+    assert f"{stage}.{name}={value!r}" in caught.value.what
+    assert allowed in str(caught.value)
+    assert f"in a notebook: {name} = " in caught.value.remedy
+
+
+@pytest.mark.parametrize("stage", ORDER)
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("target", 8000, "target=8000"),
+        ("target", "localhost:8000", "http://host:8000"),
+        ("run_dir", None, "run_dir=None"),
+    ],
+)
+def test_a_target_that_is_none_is_refused(stage: str, name: str, value: Any, said: str, folder: Path) -> None:
+    """What is no address, no command and no run is refused with the forms there are, and nothing is made."""
+    with pytest.raises((RunError, TargetError), match=said):
+        run_cells(stage, **{name: value})
+    assert not list(folder.iterdir())
+
+
+def test_an_error_of_ours_is_its_words_in_a_notebook() -> None:
+    """IPython shows what failed and what to do, not the frames of a notebook's machinery."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shown: list[list[str]] = []
+    shell = InteractiveShell()
+    shell._showtraceback = lambda kind, error, lines: shown.append(lines)
+    try:
+        raise RunError("sweep.lengths=[0]: give a positive number", remedy="lengths = [1600]")
+    except RunError:
+        shell.showtraceback()
+    assert shown == [["RunError: sweep.lengths=[0]: give a positive number", "Next: lengths = [1600]"]]
