@@ -177,6 +177,7 @@ def speculation(run: Path) -> Conclusion:
         )
     found = trade.of_run(run)
     parts = [trade.sentence(found)] if found else []
+    parts += [text for text in (trade.too_fast(generations),) if text]
     parts += trade.drafted(frames.by_shape(generations))
     if generations["arm"].nunique() > 1:
         parts.append(noise.judge(frames.output_pairs(run), frames.arm_labels(generations)).sentence)

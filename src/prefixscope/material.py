@@ -16,7 +16,7 @@ from prefixscope.quantities import count, number
 from prefixscope.telling import Telling, tell
 from prefixscope.verdict import Verdict, judge, of_trace
 
-_NAMES = {
+NAMES = {
     "cpus": "CPUs", "cpu": "CPU", "gpu": "GPU", "gpus": "GPUs", "memory_gib": "memory, GiB", "memory_gb": "memory, GB",
     "os": "operating system", "cuda": "CUDA", "vllm": "vLLM", "python": "Python", "torch": "PyTorch",
     "libc": "C library", "vllm version": "vLLM version",
@@ -108,7 +108,7 @@ def shareable(frame: pd.DataFrame) -> pd.DataFrame:
     out = frame.copy()
     for column in out.columns[out.dtypes == TEXT]:
         if column not in ("request_id", "cell", "series", "text"):
-            limit = 2000 if column == "error" else 120
+            limit = 2000 if column in ("error", "command") else 120
             names = {name: redact.clean(name, limit=limit) for name in out[column].dropna().unique()}
             out[column] = out[column].map(names).astype(TEXT)
     return out
@@ -119,12 +119,12 @@ def facts(material: Material) -> list[tuple[str, str, str]]:
     run = redact.manifest(material.run)
     rows = [("target", label(material), "run.json")]
     rows += [
-        (_NAMES.get(item["name"], item["name"] or ""), _plain(item["value"]), item["source"] or "")
+        (NAMES.get(item["name"], item["name"] or ""), plain(item["value"]), item["source"] or "")
         for item in run["facts"]
     ]
     rows += [(name, value, "trace header") for name, value in _geometry(material.headers)]
     rows += [
-        (_NAMES.get(name, name.replace("_", " ")), value, "this machine") for name, value in run["environment"].items()
+        (NAMES.get(name, name.replace("_", " ")), value, "this machine") for name, value in run["environment"].items()
     ]
     rows += [(name, value, collect_env.SOURCE) for name, value in collect_env.told(run)]
     return [row for row in dict.fromkeys(rows) if row[1]]
@@ -143,7 +143,7 @@ def _geometry(headers: Sequence[dict[str, Any]]) -> Iterable[tuple[str, str]]:
     named: dict[str, dict[str, list[str]]] = {}
     for header in headers:
         who = f"with {redact.clean(header['spec_method'])}" if header.get("spec_method") else "without a drafter"
-        values = {"KV cache groups": _group_words(header)}
+        values = {"KV cache groups": group_words(header)}
         for name, key in (
             ("scheduler block", "scheduler_block"),
             ("hash block", "hash_block"),
@@ -159,7 +159,8 @@ def _geometry(headers: Sequence[dict[str, Any]]) -> Iterable[tuple[str, str]]:
         yield name, ", ".join(words)
 
 
-def _group_words(header: dict[str, Any]) -> str:
+def group_words(header: Mapping[str, Any]) -> str:
+    """``5 × sliding, window 1,024, 32-token blocks; 1 × full, 64-token blocks``."""
     kinds: dict[str, int] = {}
     for group in header.get("groups") or []:
         drafter, size = bool(group.get("drafter")), int(group.get("block_size") or 0)
@@ -180,9 +181,10 @@ def servers(material: Material) -> list[dict[str, str]]:
     ]
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
+    """A fact's value as people read it; empty where it is unknown."""
     if isinstance(value, list):
-        return ", ".join(_plain(item) for item in value)
+        return ", ".join(plain(item) for item in value)
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: ""}[value]
     if isinstance(value, str):

@@ -47,15 +47,19 @@ def differences(pairs: pd.DataFrame, warm: pd.DataFrame) -> pd.DataFrame:
     return make_frame(out, {"pair": TEXT, "compared": INT, "differ": INT, "low": FLOAT, "high": FLOAT})
 
 
-def judge(pairs: pd.DataFrame, labels: tuple[str, str] = ("arm A", "arm B")) -> Judgement:
-    """What the differences between the arms come from, as far as the counts tell; ``labels`` is what they are called.
+def judge(
+    pairs: pd.DataFrame, labels: tuple[str, str] = ("arm A", "arm B"), *, cause: str = "the drafter"
+) -> Judgement:
+    """What the differences between the arms come from, as far as the counts tell.
+
+    ``labels`` and ``cause`` are what the sentence calls the arms, and what differs between them.
 
     Under noise alone a prompt's answers part within an arm as often as between the arms, so prompts that part only
     between and prompts that part only within are a fair coin: McNemar's exact test, against each arm's own noise.
     """
     table = pairs.pivot_table(index=["shape", "document"], columns="pair", values="identical", aggfunc="first")
     if BETWEEN not in table:
-        return Judgement(code="can't tell", sentence="The answers of two arms were not compared.")
+        return Judgement(code="can't tell", sentence=f"The answers of {' and '.join(labels)} were not compared.")
     apart = ~table.astype("boolean")
     compared = apart[BETWEEN].dropna()
     differ, total, (a, b) = int(compared.sum()), len(compared), labels
@@ -73,7 +77,7 @@ def judge(pairs: pd.DataFrame, labels: tuple[str, str] = ("arm A", "arm B")) -> 
         most = wilson(0, total)[1]
         return Judgement(
             code="same",
-            sentence=f"No answer differs between {a} and {b} ({count(total, 'prompt')}; {told}): if the drafter "
+            sentence=f"No answer differs between {a} and {b} ({count(total, 'prompt')}; {told}): if {cause} "
             f"changes answers, then fewer than {most:.0%} of such prompts.",
         )
     chances = []
@@ -88,12 +92,12 @@ def judge(pairs: pd.DataFrame, labels: tuple[str, str] = ("arm A", "arm B")) -> 
         return Judgement(
             code="arms",
             sentence=f"{start}. More than either one's own noise (exact p = {chance:.2g}): what differs between "
-            "the two servers changes answers.",
+            f"{a} and {b} changes answers.",
         )
     if any(noisy.values()) and between_only <= within_only:
         return Judgement(
             code="noise",
-            sentence=f"{start}. Their own noise is of that kind, so the drafter is not to blame on this.",
+            sentence=f"{start}. Their own noise is of that kind, so {cause} is not to blame on this.",
         )
     excess = (between_only - within_only) / total
     needed = math.ceil(paired.LEAST_ONE_SIDED / excess) if excess > 0 else None

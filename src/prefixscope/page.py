@@ -28,17 +28,17 @@ from prefixscope.errors import ReportError
 from prefixscope.quantities import number
 from prefixscope.theme import DARK, vega_config
 
-_FLAG = re.compile(r"`([^`\n]+)`|(?<![\w-])(--[a-z][a-z-]+(?: (?:[\d,]+|None)(?![\w,]))?)")
+FLAG = re.compile(r"`([^`\n]+)`|(?<![\w-])(--[a-z][a-z-]+(?: (?:[\d,]+|None)(?![\w,]))?)")
 
 
 PLAIN_BYTES, MOST_BYTES = 250_000, 600_000
 """A download up to the first is embedded as it is, up to the second compressed, above it only named."""
 
-MOST_FIGURE_BYTES = 150_000
-"""Of one figure's specification, its data included; a drawing without scripts is about as large."""
-
 _NARROWEST_PX, _NARROWEST_PANEL_PX = 460, 240
 """The least width of a plot, and of one among others, where its chart says nothing else (``charts.narrowest``)."""
+
+MOST_FIGURE_BYTES = 150_000
+"""Of one figure's specification, its data included; a drawing without scripts is about as large."""
 
 MOST_ROWS = 400
 """Rows of one table, where the data to download holds the others."""
@@ -57,9 +57,9 @@ def render(template: str, drawn: Mapping[str, Drawn], **values: Any) -> str:
         "configs": {scheme: {**vega_config(scheme), "background": "transparent"} for scheme in ("light", "dark")},
         "dark": DARK,
     }
-    script = _resource("report.js")
+    script = resource("report.js")
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_resource),
+        loader=jinja2.FunctionLoader(resource),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -69,7 +69,7 @@ def render(template: str, drawn: Mapping[str, Drawn], **values: Any) -> str:
     environment.globals["most_rows"] = MOST_ROWS
     return environment.get_template(template).render(
         policy=_policy([library, script]),
-        style=Markup(_resource("report.css")),
+        style=Markup(resource("report.css")),
         library=Markup(library),
         script=Markup(script),
         data=Markup(script_json(data)),
@@ -161,7 +161,7 @@ class Drawn:
         self.title = _joined(title.get("text"))
         self.subtitle = _joined(title.get("subtitle"))
         svg = str(vl_convert.vegalite_to_svg({**spec, "padding": ROOMY}))
-        self.svg = Markup(_own_ids(svg, name).replace("<svg ", '<svg aria-hidden="true" ', 1))
+        self.svg = Markup(own_ids(svg, name).replace("<svg ", '<svg aria-hidden="true" ', 1))
         config = {"config": spec.pop("config")}
         plot, columns = _plot_width(spec)
         least = spec.pop("usermeta", {}).get("narrowest_px", _NARROWEST_PANEL_PX if columns > 1 else _NARROWEST_PX)
@@ -177,7 +177,7 @@ def _svg_width(svg: str) -> float:
     return float(svg.split('width="', 1)[1].split('"', 1)[0])
 
 
-def _own_ids(svg: str, prefix: str) -> str:
+def own_ids(svg: str, prefix: str) -> str:
     """The SVG with ids of its own: Vega counts them over a whole process, and a page needs unique ones."""
     found = dict.fromkeys(re.findall(r'\bid="([a-z]+\d+)"', svg))
     names = {old: f"{prefix}-{place}" for place, old in enumerate(found)}
@@ -201,7 +201,7 @@ def _plot_width(spec: dict[str, Any]) -> tuple[float, int]:
 
 def _flags(text: str) -> Markup:
     """Escaped text in which command-line flags, and what stands between backticks, are set as code."""
-    return Markup(_FLAG.sub(lambda found: f"<code>{found[1] or found[2]}</code>", str(escape(text))))
+    return Markup(FLAG.sub(lambda found: f"<code>{found[1] or found[2]}</code>", str(escape(text))))
 
 
 def _joined(text: Any) -> str:
@@ -218,5 +218,5 @@ def _policy(scripts: Sequence[str]) -> str:
     )
 
 
-def _resource(name: str) -> str:
+def resource(name: str) -> str:
     return files("prefixscope").joinpath(f"templates/{name}").read_text(encoding="utf-8")

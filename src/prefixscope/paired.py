@@ -41,6 +41,24 @@ def t975(freedom: int) -> float:
     return z + (z**3 + z) / (4 * n) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2) + third
 
 
+def two_sided(t: float, freedom: int) -> float:
+    """The two-sided p of Student's t, by its finite series (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    angle, odd = math.atan2(abs(t), math.sqrt(freedom)), freedom % 2
+    total, term, square = 0.0, math.cos(angle) if odd else 1.0, math.cos(angle) ** 2
+    for k in range(freedom // 2):
+        total += term
+        term *= square * ((2 * k + 2) / (2 * k + 3) if odd else (2 * k + 1) / (2 * k + 2))
+    area = 2 / math.pi * (angle + math.sin(angle) * total) if odd else math.sin(angle) * total
+    return min(max(1 - area, 0.0), 1.0)
+
+
+def needed(scatter: float, bound: float, most: int = 10_000) -> int | None:
+    """The fewest pairs whose 95 % interval reaches no further than ``bound`` to either side; None where even the most
+    would not do."""
+    found = (n for n in range(2, most + 1) if t975(n - 1) * scatter / math.sqrt(n) <= bound)
+    return next(found, None)
+
+
 def mean(differences: Sequence[float]) -> Effect | None:
     """The mean of paired differences; None of no pairs."""
     n = len(differences)

@@ -96,6 +96,7 @@ class Result:
     code: str
     failed: tuple[str, ...]
     seconds: float
+    note: Path | None = None
 
     @property
     def exit_code(self) -> int:
@@ -107,6 +108,7 @@ class Result:
         return {
             "run": str(self.path),
             "report": str(self.report) if self.report else None,
+            "incident": str(self.note) if self.note else None,
             "verdict": self.verdict,
             "verdict_code": self.code,
             "failed_stages": list(self.failed),
@@ -115,6 +117,8 @@ class Result:
 
     def text(self) -> str:
         lines = [self.verdict, f"report: {self.report}" if self.report else "no report could be rendered"]
+        if self.note:
+            lines.append(f"note to send on: {self.note}")
         if self.failed:
             lines.append(f"failed: {', '.join(self.failed)}; go on with: prefixscope run -o {self.path} --resume")
         return "\n".join(lines)
@@ -255,7 +259,19 @@ def run(target: Target, plan: Plan, *, out: str | None, resume: bool, screen: Sc
         found.code,
         tuple(failed),
         time.monotonic() - started,
+        note=_write_note(directory.path, screen),
     )
+
+
+def _write_note(place: Path, screen: Screen) -> Path | None:
+    """The incident note beside the report; None, and said why, where it can't be written."""
+    from prefixscope import notes
+
+    try:
+        return notes.write_incident(place)
+    except PrefixscopeError as error:
+        screen.line(f"  no incident note: {error}")
+        return None
 
 
 def open_directory(target: Target, plan: Plan, place: Path, *, resume: bool) -> Run:

@@ -15,7 +15,7 @@ import pandas as pd
 
 from prefixscope import frames, paired
 from prefixscope.errors import RunError
-from prefixscope.frames.drafting import measured
+from prefixscope.frames.drafting import effect, measured
 from prefixscope.frames.rows import dict_in, load_run
 from prefixscope.paired import Effect
 from prefixscope.quantities import count, number
@@ -219,6 +219,19 @@ def drafted(shapes: pd.DataFrame) -> list[str]:
             text += f"; from {ends[0]} to {ends[1]}"
         found.append(f"{text}.")
     return found
+
+
+def too_fast(generations: pd.DataFrame) -> str | None:
+    """Why a gain of arm A over B can't be the drafter's: it is more than its tokens per step; None where it may be."""
+    steps = measured(generations).groupby("arm")["tokens_per_step"].median().fillna(1.0)
+    gain = effect(generations, "tokens_per_s")
+    if gain is None or steps.get("A", 1.0) <= 1 or gain.value <= steps["A"] / steps["B"]:
+        return None
+    return (
+        f"A gain of {gain.value:.2f} times is more than {steps['A']:.2f} tokens per step can bring, since a step with "
+        "a drafter takes no less than one without: something else slowed one server down, such as other work on this "
+        "machine. Measure again on an idle one before you quote it."
+    )
 
 
 def counted(generations: pd.DataFrame) -> str | None:

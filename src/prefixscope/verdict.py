@@ -106,7 +106,7 @@ def judge(sent: pd.DataFrame, stored: pd.DataFrame, run: Mapping[str, Any]) -> V
         return Verdict(code="inconclusive", headline=text)
     config = main_config(second)
     mine = second[second["config"] == config].sort_values("tokens")
-    code = _code(mine["verdict"])
+    code = code_of(mine["verdict"])
     # Sentences with numbers are about the lengths whose hits are known; the code has judged the others too.
     known = mine[mine["cached_tokens"].notna()]
     mine = known if len(known) else mine
@@ -147,7 +147,8 @@ def main_config(second: pd.DataFrame) -> Any:
     return second.loc[rank.sort_values(kind="stable").index[0], "config"]
 
 
-def _code(verdicts: pd.Series[Any]) -> str:
+def code_of(verdicts: pd.Series[Any]) -> str:
+    """The verdict over second sends: the worst of those that could hit."""
     known = [value for value in verdicts.dropna() if value != "cannot hit"]
     return (worst(known) or "inconclusive") if known else ("cannot hit" if len(verdicts.dropna()) else "inconclusive")
 

@@ -45,7 +45,7 @@ def test_the_first_screen_answers(chromium: Chromium, sample: Path) -> None:
     shown = page.value("document.querySelector('#verdict').textContent")
     for words in (
         "0.30.0",
-        "no price in blocks",
+        "next to nothing",
         "1024",
         "4.2 times",
         "evictable",

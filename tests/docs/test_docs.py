@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -42,11 +43,15 @@ def test_each_notebook_is_in_the_readme() -> None:
 )
 def test_each_command_of_the_readme_exists(command: str) -> None:
     """Every command that the README names prints its help."""
-    words = command.split()
-    done = subprocess.run(
-        [sys.executable, "-m", "prefixscope.cli", *words, "--help"], capture_output=True, text=True, check=False
-    )
+    done = helped(*command.split())
     assert done.returncode == 0, done.stderr
+
+
+@functools.cache
+def helped(*words: str) -> subprocess.CompletedProcess[str]:
+    """What a command's help says."""
+    command = [sys.executable, "-m", "prefixscope.cli", *words, "--help"]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("option", sorted(set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", README))))
@@ -57,12 +62,8 @@ def test_each_option_of_the_readme_exists(option: str) -> None:
         "--prefix-cache-retention-interval", "--gpus", "--rm", "--name", "--host", "--port",
         "--per-request-spec-decode-metrics",
     }  # fmt: skip
-    shown = "".join(
-        subprocess.run(
-            [sys.executable, "-m", "prefixscope.cli", *command, "--help"], capture_output=True, text=True, check=False
-        ).stdout
-        for command in (["run"], ["check"], ["predict"], ["trace", "show"], ["report"], ["lab"])
-    )
+    commands = (["run"], ["check"], ["predict"], ["compare"], ["trace", "show"], ["report"], ["lab"])
+    shown = "".join(helped(*command).stdout for command in commands)
     assert option in shown or option in theirs
 
 

@@ -37,6 +37,9 @@ def test_the_verdict_states_the_incident_from_its_own_rows(quick_run: QuickRun) 
     html = (quick_run.path / "report.html").read_text()
     assert "6,336" in html
     assert "166–167" in html
+    note = Path(quick_run.answer["incident"]).read_text()
+    assert note.startswith("# MTP on vLLM 0.29.0: repeated prompts hit nothing in the prefix cache; retention interval")
+    assert "166–167 (2)" in note
 
 
 def test_every_stage_is_done_and_every_notebook_kept(quick_run: QuickRun) -> None:

@@ -15,6 +15,7 @@ from prefixscope import engine as engines
 from prefixscope.diagnosis import explain
 from prefixscope.errors import ReplayError
 from prefixscope.replay import Geometry, Outcome, Replayer, Request, ServerSetting, open_release, repeats
+from prefixscope.replay.geometries import load
 from prefixscope.setting import Interval
 from prefixscope.trace import read_trace
 
@@ -228,6 +229,17 @@ def test_what_is_kept(on: Releases) -> None:
     assert sparse.kept_blocks == (65, 65, 65, 65, 65, 99)
     assert window.kept_blocks == dense.kept_blocks == (397, 397, 397, 397, 397, 99)
     assert [each for each in dense.kept_bytes if each is None] == []
+
+
+@pytest.mark.parametrize("name", ["gemma-4-12b", "gemma-4-26b-a4b", "gpt-oss-120b", "qwen3-next-80b"])
+def test_the_upgrade_costs_next_to_nothing(on: Releases, name: str) -> None:
+    """What the table of known faults says of 0.30.0: send 2 hits, for one scheduler block a group more at most."""
+    geometry, setting = load(name, release="0.30.0"), ServerSetting(interval=0, drafter_tokens=3)
+    old, new = (on[release].replay(geometry, setting, repeats(12000, 2)) for release in ("0.29.0", "0.30.0"))
+    assert [outcome.rows[1].hit_tokens > 0 for outcome in (old, new)] == [False, True]
+    once = [on[release].replay(geometry, setting, repeats(12000, 1)).kept_blocks for release in ("0.29.0", "0.30.0")]
+    for group, before, after in zip(geometry.groups, *once, strict=True):
+        assert after <= before + geometry.scheduler_block // group.block_size, group
 
 
 def test_invariants_over_random_settings(on: Releases) -> None:

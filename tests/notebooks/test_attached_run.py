@@ -37,6 +37,7 @@ def test_an_attached_run_ends_with_a_report_and_no_key(
     assert result["verdict_code"] == "reuses"
     assert result["failed_stages"] == []
     assert Path(result["report"]).exists()
+    assert "repeated prompts hit the prefix cache" in Path(result["incident"]).read_text().splitlines()[0]
     assert "trace     left out" in shown.err
     stages = {name: stage["status"] for name, stage in Run(tmp_path / "run").manifest["stages"].items()}
     assert stages == {

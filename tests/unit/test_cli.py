@@ -50,7 +50,7 @@ def kept(folder: Path) -> str:
     "command",
     [
         [], ["run"], ["check"],
-        ["report"], ["engine"], ["engine", "install"], ["engine", "list"], ["engine", "remove"], ["trace"],
+        ["report"], ["compare"], ["engine"], ["engine", "install"], ["engine", "list"], ["engine", "remove"], ["trace"],
         ["trace", "kit"], ["trace", "show"], ["notebooks"], ["notebooks", "copy"], ["lab"],
     ],
 )  # fmt: skip

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from prefixscope import conclusions, material, resources, sections, verdict
+from prefixscope.notes import for_issue, incident
+from prefixscope.notes.account import account
 from prefixscope.runs import read_rows
 
 SAMPLE = "sample"
@@ -33,6 +35,12 @@ def told(run: Path) -> str:
     return "\n".join(said)
 
 
+def noted(run: Path) -> str:
+    """The notes of a run, short of drawing their figures."""
+    made = account(run)
+    return incident.note(made, {}) + for_issue.issue(made)
+
+
 def write(run: Path, kept: Rows) -> None:
     shutil.rmtree(run / "raw", ignore_errors=True)
     (run / "raw").mkdir()
@@ -51,6 +59,8 @@ def test_after_each_twentieth_row(run: Path, rows: Rows) -> None:
     for stop in range(0, len(rows), 20):
         write(run, rows[:stop])
         assert told(run)
+        if stop % 120 == 0:
+            assert "## Check your server" in noted(run)
 
 
 def test_with_any_rows_missing_or_failed(run: Path, rows: Rows) -> None:
@@ -73,3 +83,4 @@ def test_with_any_rows_missing_or_failed(run: Path, rows: Rows) -> None:
                 kept.append((name, {**row, "cached_tokens": None}))
         write(run, kept)
         assert told(run)
+    assert "## Check your server" in noted(run)

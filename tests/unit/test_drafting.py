@@ -315,3 +315,19 @@ def test_one_server_alone_asks_for_a_second(write: Write) -> None:
     text = conclusions.speculation(write([generation(document=n) for n in (1, 2)])).text
     assert "16 of 18 drafted tokens were accepted" in text
     assert "give a second one" in text
+
+
+def test_a_gain_beyond_the_tokens_of_a_step_is_doubted(write: Write) -> None:
+    """A server that gains more than its tokens per step was not slowed down by its own drafter alone: it is said."""
+    slowed = []
+    for row in speculation_rows():
+        slow = row["kind"] == "generation" and row["arm"] == "B"
+        slowed.append({**row, "arrivals_ms": [4 * one for one in row["arrivals_ms"]]} if slow else row)
+    told = trade.too_fast(frames.generations(write(slowed)))
+    assert told is not None
+    assert "tokens per step can bring" in told
+
+
+def test_a_gain_that_its_steps_explain_is_not_doubted(write: Write) -> None:
+    """A drafter that brings no more than its tokens per step is believed."""
+    assert trade.too_fast(frames.generations(write(speculation_rows()))) is None

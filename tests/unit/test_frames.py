@@ -219,13 +219,6 @@ def test_json_in_a_script_cannot_end_it() -> None:
     assert json.loads(text) == {"a": "</script><!--<script>&"}
 
 
-def test_csv_files(run: Path, tmp_path: Path) -> None:
-    """Every frame can be written as CSV, answers without their text."""
-    names = {path.name for path in frames.frames_to_csv(run, tmp_path / "csv")}
-    assert {"sends.csv", "hits.csv", "sweep.csv", "comparisons.csv"} <= names
-    assert "harbour" not in (tmp_path / "csv" / "answers.csv").read_text()
-
-
 def test_errors_name_the_folder(tmp_path: Path) -> None:
     """A directory that is not there is an error that names it."""
     with pytest.raises(ReportError, match="nowhere"):

@@ -180,6 +180,14 @@ def test_a_trace_without_lookups_says_what_to_do(tmp_path: Path) -> None:
     assert found.to_json()["shown"] is None
 
 
+def test_a_trace_without_its_first_line_asks_for_the_whole_file(tmp_path: Path) -> None:
+    """Lookups whose engine's header is missing are there: not another request is wanted, but the file's beginning."""
+    (tmp_path / "trace-1.jsonl").write_bytes(b"\n".join(lines()[1:6]) + b"\n")
+    text = summarise(read_trace(tmp_path)).text()
+    assert "give the whole file" in text
+    assert "No lookup yet" not in text
+
+
 def test_warnings_are_shown(tmp_path: Path) -> None:
     """What was wrong with a trace stands above its lookups."""
     (tmp_path / "trace-1.jsonl").write_bytes(RECORDED.read_bytes()[:-20])

@@ -92,7 +92,7 @@ def in_specs(text: str) -> str:
 
 def in_drawing(text: str) -> str:
     """One bar of a figure drawn without scripts."""
-    return re.sub(r'(class="drawn">.*?<path [^>]*?\bd="M)(\d)', r"\g<1>9\2", text, count=1, flags=re.DOTALL)
+    return re.sub(r'(<div class="drawn">.*?<path [^>]*?\bd="M)(\d)', r"\g<1>9\2", text, count=1, flags=re.DOTALL)
 
 
 def run_cli(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:

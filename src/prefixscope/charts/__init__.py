@@ -7,6 +7,7 @@ Charts carry no colours of ink or paper: ``theme.vega_config`` gives them, light
 from __future__ import annotations
 
 from prefixscope.charts.clock import time_spent
+from prefixscope.charts.compared import compared_hits, compared_rates, compared_sweep
 from prefixscope.charts.drafting import accepted_by_position, balance_over_reuse, speed_by_shape
 from prefixscope.charts.evictions import evictions_over_time
 from prefixscope.charts.hits import hits_by_length, hits_by_send
@@ -19,13 +20,16 @@ from prefixscope.charts.pressed import hit_rate_under_pressure, pressure_title
 from prefixscope.charts.retention import cost_against_shortfall, hit_against_interval
 from prefixscope.charts.ruler import block_ruler
 from prefixscope.charts.store import store_ruler
-from prefixscope.charts.titles import with_configs
+from prefixscope.charts.titles import listing, with_configs
 
 __all__ = [
     "accepted_by_position",
     "balance_over_reuse",
     "block_range",
     "block_ruler",
+    "compared_hits",
+    "compared_rates",
+    "compared_sweep",
     "cost_against_shortfall",
     "equality_matrix",
     "evictions_over_time",
@@ -35,6 +39,7 @@ __all__ = [
     "hits_by_length",
     "hits_by_send",
     "interval_front",
+    "listing",
     "lookups_over_time",
     "pressure_title",
     "short_heat",

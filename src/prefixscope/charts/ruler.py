@@ -7,7 +7,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from prefixscope.charts.encoding import WIDTH, count_axis, inline
+from prefixscope.charts.encoding import WIDTH, count_axis, inline, narrowest
 from prefixscope.charts.lanes import (
     Lane,
     Window,
@@ -73,7 +73,7 @@ def block_ruler(frame: pd.DataFrame) -> Any:
     key = "Filled: stored. Outline: needed to back the hit. Crossed: needed, not stored."
     if (drawn["state"] == "evicted").any():
         key += " Thin: evicted since."
-    return chart.properties(title=wrapped_title(title, key))
+    return narrowest(chart.properties(title=wrapped_title(title, key)), 430)
 
 
 def _who(lane: Lane) -> str:

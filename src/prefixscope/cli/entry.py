@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from prefixscope.cli import books, check, engine, export, predict, report, run, trace
+from prefixscope.cli import books, check, compare, engine, export, predict, report, run, trace
 from prefixscope.cli.exits import DONE, FAILED, INTERRUPTED, USAGE, complain
 from prefixscope.errors import (
     EngineError,
@@ -80,6 +80,6 @@ def build_parser() -> argparse.ArgumentParser:
 
     parser.add_argument("--version", action="version", version=package_version())
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in (run, check, predict, report, export, engine, trace, books):
+    for command in (run, check, predict, report, compare, export, engine, trace, books):
         command.add(commands)
     return parser

@@ -18,7 +18,8 @@ MOST_SHOWN = 10
 
 def _report(options: argparse.Namespace) -> int:
     if options.verify:
-        if options.run or options.out or options.include_text:
+        others = (options.run, options.out, options.include_text, options.incident, options.for_issue, options.csv)
+        if any(others):
             raise RunError("--verify takes a report alone", remedy="prefixscope report --verify FILE")
         return _verify(Path(options.verify))
     if not options.run:
@@ -30,11 +31,29 @@ def _report(options: argparse.Namespace) -> int:
         raise RunError(
             f"{folder} is not a run directory: it has neither run.json nor raw/", remedy="prefixscope report RUN"
         )
-    out = render_report(folder, out=Path(options.out) if options.out else None, include_text=options.include_text)
+    out = Path(options.out) if options.out else None
+    if options.incident or options.for_issue or options.csv:
+        return _note(folder, out, options)
+    out = render_report(folder, out=out, include_text=options.include_text)
     print(out)
     print(_digest(out))
     if options.include_text:
         print("answers are in it; prompts are not: a run keeps their seed, length and digest, never their text")
+    return DONE
+
+
+def _note(folder: Path, out: Path | None, options: argparse.Namespace) -> int:
+    from prefixscope import notes
+
+    if options.include_text:
+        raise RunError("--include-text goes with the HTML report: no other form holds answers")
+    if options.csv:
+        if out is not None:
+            raise RunError("--csv names its folder itself", remedy="leave -o out")
+        notes.write_csv(folder, options.csv)
+        print(options.csv)
+    else:
+        print((notes.write_incident if options.incident else notes.write_issue)(folder, out=out))
     return DONE
 
 
@@ -72,7 +91,11 @@ def add(commands: Commands) -> None:
     """Its options and its help."""
     report = commands.add_parser("report", help="render the report of any run directory, a half-finished one too")
     report.add_argument("run", metavar="RUN", nargs="?")
-    report.add_argument("-o", "--out", metavar="FILE", help="HTML file (default: RUN/report.html)")
+    report.add_argument("-o", "--out", metavar="FILE", help="where to write it (default: RUN/report.html)")
+    form = report.add_mutually_exclusive_group()
+    form.add_argument("--incident", action="store_true", help="an incident note instead: RUN/incident.md, with figures")
+    form.add_argument("--for-issue", action="store_true", help="a bug report in the shape of vLLM's form: RUN/issue.md")
+    form.add_argument("--csv", metavar="DIR", help="every frame as CSV, and what its columns mean")
     report.add_argument("--include-text", action="store_true", help="put answers' text into the report")
     report.add_argument(
         "--verify",

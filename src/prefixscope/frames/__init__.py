@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from prefixscope.frames.cache import blocks, group_label, groups, kept, lookups
 from prefixscope.frames.clock import servers, timeline
+from prefixscope.frames.compared import compared_hits, compared_rates, compared_sweep
 from prefixscope.frames.drafting import (
     across,
     arm_labels,
@@ -21,11 +22,10 @@ from prefixscope.frames.drafting import (
     resends,
 )
 from prefixscope.frames.evictions import evictions_over_time
-from prefixscope.frames.export import frames_to_csv
 from prefixscope.frames.outputs import answers, comparisons, equality
 from prefixscope.frames.predicted import predicted, predicted_cases, predicted_versions
 from prefixscope.frames.pressed import TIE, pressed
-from prefixscope.frames.requests import repeats, send_label, sends, worst
+from prefixscope.frames.requests import current, repeats, send_label, sends, worst
 from prefixscope.frames.rows import doubts, forget, load_run, read_rows, trace_headers
 from prefixscope.frames.served import facts
 from prefixscope.frames.summaries import (
@@ -52,15 +52,18 @@ __all__ = [
     "by_shape",
     "causes",
     "cheaper_interval",
+    "compared_hits",
+    "compared_rates",
+    "compared_sweep",
     "comparisons",
     "crosscheck",
+    "current",
     "doubts",
     "effect",
     "equality",
     "evictions_over_time",
     "facts",
     "forget",
-    "frames_to_csv",
     "generations",
     "group_label",
     "groups",

@@ -14,7 +14,8 @@ from prefixscope.frames.rows import Rows, dict_in, load_run, of_kind, setting_co
 
 GENERATION_COLUMNS = {
     "arm": TEXT, "label": TEXT, "side": TEXT, "at": TIME, "setting": TEXT, "server": TEXT, "model": TEXT, "shape": TEXT,
-    "document": INT, "repeat": INT, "item": TEXT, "cell": TEXT, "request_id": TEXT, "status": TEXT, "error": TEXT,
+    "document": INT, "repeat": INT, "item": TEXT, "digest": TEXT, "cell": TEXT, "request_id": TEXT,
+    "status": TEXT, "error": TEXT,
     "prompt_tokens": INT, "cached_tokens": INT, "completion_tokens": INT, "chunks": INT, "seconds": FLOAT,
     "first_token_ms": FLOAT, "step_ms": FLOAT, "step_p90_ms": FLOAT, "tokens_per_s": FLOAT, "chunks_per_s": FLOAT,
     "drafts": INT, "drafted": INT, "accepted": INT, "acceptance": FLOAT, "tokens_per_step": FLOAT, "source": TEXT,
@@ -39,6 +40,7 @@ def generations(run_dir: Path) -> pd.DataFrame:
     ===============  ========  ==========================================================================
     arm, label       string    ``A`` or ``B``, and how its server was started; ``side`` tells servers apart
     item             string    which prompt: ``prose 1``; ``repeat`` counts how often it was asked
+    digest           string    of the prompt's messages: equal ones are the same text
     chunks           Int64     pieces that the stream came in: what a naive benchmark counts as tokens
     tokens_per_s     float64   tokens by usage after the first chunk, per second from first to last chunk;
                                NaN where the server gave no usage or everything came at once
@@ -69,6 +71,7 @@ def _generation(row: Mapping[str, Any]) -> dict[str, Any]:
         **row,
         "setting": setting_columns(row)["setting"],
         "item": f"{row.get('shape')} {row.get('document')}",
+        "digest": dict_in(row, "prompt").get("digest"),
         "first_token_ms": arrivals[0] if arrivals else None,
         "step_ms": steps.median() if len(steps) else None,
         "step_p90_ms": steps.quantile(0.9) if len(steps) else None,
@@ -175,7 +178,7 @@ def across(first: Path, second: Path, *, arm: str = "A") -> tuple[pd.DataFrame, 
 
 
 def record(frame: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
-    """The comparison on one page: wall clock, tokens a second of each shape, acceptance, tokens per step, headroom.
+    """One row per measure of the comparison: wall clock, tokens a second of each shape, acceptance, headroom …
 
     ``a`` and ``b`` are medians over requests with ``a_p10`` … ``b_p90`` beside them (sums for wall clock, drafted and
     accepted together for the share over all); ``times`` is how many times b the value of a is, with its 95 % interval

@@ -16,8 +16,8 @@ ANSWER_COLUMNS = {
 }  # fmt: skip
 
 COMPARISON_COLUMNS = {
-    "document": TEXT, "model": TEXT, "pair": TEXT, "identical": BOOL, "by": TEXT, "first_difference": INT,
-    "margin": FLOAT, "class": TEXT, "cached_tokens": INT,
+    "setting": TEXT, "document": TEXT, "model": TEXT, "prompt_tokens": INT, "pair": TEXT, "identical": BOOL, "by": TEXT,
+    "first_difference": INT, "margin": FLOAT, "class": TEXT, "cached_tokens": INT,
 }  # fmt: skip
 
 
@@ -43,7 +43,8 @@ def comparisons(run_dir: Path) -> pd.DataFrame:
     ``class`` is identical, whitespace, markup, words or void; ``first_difference`` is a token (or character) position
     and ``margin`` the log-probability distance of the two best tokens there, both null where the answers are equal.
     """
-    return make_frame(of_kind(run_dir, "comparison"), COMPARISON_COLUMNS)
+    rows = [{**row, **setting_columns(row)} for row in of_kind(run_dir, "comparison")]
+    return make_frame(rows, COMPARISON_COLUMNS)
 
 
 def equality(pairs: pd.DataFrame) -> pd.DataFrame:

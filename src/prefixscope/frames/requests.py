@@ -13,7 +13,7 @@ from prefixscope.frames.rows import Rows, dict_in, of_kind, scheduler_block, set
 
 SEND_COLUMNS = {
     "stage": TEXT, "series": TEXT, "cell": TEXT, "attempt": TEXT, "at": TIME, "setting": TEXT, "setting_id": TEXT,
-    "config": TEXT,
+    "config": TEXT, "role": TEXT,
     "drafter": BOOL, "lora": BOOL, "as_served": BOOL, "dtype": TEXT, "interval": TEXT, "interval_order": FLOAT,
     "server": TEXT, "model": TEXT, "prompt": TEXT, "tokens": INT, "send": TEXT, "index": INT, "send_label": TEXT,
     "request_id": TEXT, "status": TEXT, "error": TEXT, "prompt_tokens": INT, "cached_tokens": INT,
@@ -33,6 +33,7 @@ def sends(run_dir: Path) -> pd.DataFrame:
     column             dtype     meaning; when it is null
     =================  ========  ========================================================================
     setting, config    string    how the server was started; ``config`` adds the model where one served two
+    role               string    which served name was asked: base or lora
     interval           string    retention interval as people read it; ``interval_order`` sorts it
     tokens             Int64     prompt length asked for (of the first message, for a follow-up)
     send, index        —         cold 1, repeat 2, 3 …, control, new_ending, follow_up
@@ -95,7 +96,7 @@ def repeats(sent: pd.DataFrame) -> dict[str, str]:
     """Request id of each repeat → request id of the cold send it repeats: the last one of its series before it."""
     cold: dict[Any, str] = {}
     found: dict[str, str] = {}
-    for row in sent[sent["request_id"].notna()].itertuples():
+    for row in sent[sent["request_id"].notna() & sent["send"].notna()].itertuples():
         if row.send == "cold":
             cold[row.series] = str(row.request_id)
         elif row.send == "repeat" and row.series in cold:

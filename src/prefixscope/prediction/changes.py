@@ -66,7 +66,7 @@ def _drop(table: pd.DataFrame, drafter_group: bool) -> str:
     if not len(rows) or not rows["drop_groups"].max():
         return ""
     order, total = rows["release"].tolist(), number(rows["groups"].iloc[0])
-    who = "one is the drafter's own" if drafter_group else "none is the drafter's own: it shares the target's KV"
+    who = "one is the drafter's own" if drafter_group else "none is marked as the drafter's own"
     text = (
         f"Of {total} KV cache groups ({who}), {_by_value(rows, 'drop_groups', order)} give up a block for the drafter"
     )

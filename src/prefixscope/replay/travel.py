@@ -17,7 +17,6 @@ from prefixscope.runs import read_rows
 from prefixscope.trace import read_trace
 
 NAME = "cases.json"
-_EMBEDDED = re.compile(rf'href="data:[a-z/]+;base64,([A-Za-z0-9+/=]+)" download="{re.escape(NAME)}(\.gz)?"')
 
 
 def of_run(run_dir: Path) -> list[Case]:
@@ -77,19 +76,33 @@ def load(path: Path) -> list[Case]:
     return [Case.from_json(row) for row in rows]
 
 
+def embedded(text: str, name: str) -> str | None:
+    """The file of that name inside a page's text, decompressed; None where the page has none.
+
+    Raises
+    ------
+    ValueError, OSError, EOFError
+        where it is damaged.
+    """
+    found = re.search(rf'href="data:[a-z/]+;base64,([A-Za-z0-9+/=]+)" download="{re.escape(name)}(\.gz)?"', text)
+    if found is None:
+        return None
+    data = base64.b64decode(found.group(1))
+    return (gzip.decompress(data) if found.group(2) else data).decode()
+
+
 def _in_report(text: str, path: Path) -> str:
-    match = _EMBEDDED.search(text)
-    if match is None:
+    try:
+        found = embedded(text, NAME)
+    except (ValueError, OSError, EOFError) as error:
+        raise ReplayError(f"the case in {path} is damaged: {error}", remedy="download the report again") from None
+    if found is None:
         raise ReplayError(
             f"{path} is a page without a replayable case",
             cause="it is no report of prefixscope, its servers were not traced, or the case was too large to embed",
             remedy="ask for the run directory, or for a report of a traced run",
         )
-    try:
-        data = base64.b64decode(match.group(1))
-        return (gzip.decompress(data) if match.group(2) else data).decode()
-    except (ValueError, OSError) as error:
-        raise ReplayError(f"the case in {path} is damaged: {error}", remedy="download the report again") from None
+    return found
 
 
 def worst_series(found: Sequence[Case]) -> Case:

@@ -28,6 +28,8 @@ def speculation(material: Material) -> Section:
     findings = [("What was accepted", " ".join(trade.drafted(shapes)))]
     if found is not None:
         findings.insert(0, ("The trade", trade.sentence(found)))
+    if doubtful := trade.too_fast(table):
+        findings.insert(0, ("Doubtful", doubtful))
     if compared:
         findings.append(("The answers", noise.judge(material.output_pairs, frames.arm_labels(table)).sentence))
     counting = trade.counted(table)

@@ -36,7 +36,7 @@
     else if (spec.vconcat) {
       for (const panel of spec.vconcat) {
         panel.width = plot;
-        if (panel.title) panel.title = { ...panel.title, text: wrap(panel.title.text, Math.floor((plot + 60) / 6.6)) };
+        if (panel.title) panel.title = { ...panel.title, text: wrap(panel.title.text, Math.floor((plot + 12) / 7)) };
       }
     } else spec.width = plot;
     return { spec, least: plot <= chart.least };

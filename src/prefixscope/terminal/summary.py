@@ -19,6 +19,7 @@ _ID = 20
 HEADING = f"{'time, UTC':12}  {'request':{_ID}}  {'prompt':>9}  {'hit':>9}  {'missing blocks':26}  cause"
 _COMMON = frozenset({"hit", "pool", "rank", "dense", "evicted", "first send", "drafter", "KV cache group"})
 NO_LOOKUP = "No lookup yet: send the server a request."
+NO_HEADER = "No lookup can be told without its engine's first line: give the whole file, from its beginning."
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ class Summary:
             lines += engine_lines(header, title, groups_of=f"engine {like}" if like != number else "")
         lines += [*map(warning_line, self.trace.warnings), ""]
         if not self.trace.lookups and self.diagnosis is None:
-            return printable([*lines, NO_LOOKUP])
+            lost = any(code == "no_header" for code, _ in self.trace.warnings)
+            return printable([*lines, NO_HEADER if lost else NO_LOOKUP])
         if self.rows:
             lines += [HEADING, *(lookup_line(lookup, cause) for lookup, cause in self.rows)]
         if self.earlier:

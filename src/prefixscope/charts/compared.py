@@ -1,0 +1,129 @@
+"""Figures of several runs side by side: hits, the retention sweep, and what varies with its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from prefixscope.charts.encoding import WIDTH, colour, count_axis, inline
+from prefixscope.charts.panels import facet
+from prefixscope.charts.titles import wrapped_title
+from prefixscope.quantities import number
+from prefixscope.theme import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
+
+RUNS = (GREY, BLUE, GREEN, PURPLE, ORANGE, SKY, VERMILION)
+"""The base is grey; what is compared with it has a colour."""
+CODES = {"change": VERMILION, "within noise": GREY, "can't tell": GREY, "follows the hit": BLUE}
+
+
+def compared_hits(table: pd.DataFrame, *, title: str) -> Any:
+    """Hit lengths of a few sends, a panel each and a bar per run; ``table`` is ``frames.compared_hits``."""
+    if not len(table):
+        return None
+    panels, runs = table["panel"].drop_duplicates().tolist(), table["run"].drop_duplicates().tolist()
+    top = int(table["full"].max())
+    data = [
+        {
+            "panel": row.panel, "run": row.run, "hit": row.hit, "full": row.full,
+            "text": "not reported" if pd.isna(row.hit) else number(row.hit) if row.hit else "0 – nothing reused",
+            "role": "miss" if pd.isna(row.hit) or not row.hit else "inside" if row.hit > top * 0.45 else "outside",
+        }
+        for row in table.itertuples()
+    ]  # fmt: skip
+    base = alt.Chart().encode(
+        y=alt.Y("run:N", sort=runs, title=None),
+        x=alt.X("hit:Q", title="cached tokens", axis=count_axis(), scale=alt.Scale(domain=[0, top], nice=False)),
+    )
+    words = base.encode(text="text:N")
+    layers = alt.layer(
+        base.mark_bar(height={"band": 0.74}, cornerRadiusEnd=2).encode(color=colour("run", _colours(runs))),
+        alt.Chart().mark_rule(strokeDash=[4, 3]).encode(x="full:Q"),
+        words.transform_filter("datum.role === 'inside'").mark_text(align="right", dx=-8, color="#fff", fontWeight=600),
+        words.transform_filter("datum.role === 'outside'").mark_text(align="left", dx=6),
+        words.transform_filter("datum.role === 'miss'")
+        .mark_text(align="left", dx=6, color=VERMILION, fontWeight=600)
+        .encode(x=alt.datum(0)),
+    ).properties(width=WIDTH - 40, height=26 * len(runs))
+    faceted = layers.facet(facet=facet("panel", panels), columns=1, data=inline(data), spacing=14)
+    return faceted.properties(title=wrapped_title(title, "The dashed line is the whole prompt."))
+
+
+def compared_sweep(table: pd.DataFrame, *, title: str) -> Any:
+    """Hit length of send 2 at each retention interval, a panel per prompt length and a mark per run."""
+    if table["interval"].nunique() < 2 or table["run"].nunique() < 2:
+        return None
+    intervals, runs = table["interval"].drop_duplicates().tolist(), table["run"].drop_duplicates().tolist()
+    data = [
+        {"length": f"{row.tokens:,} tokens", "interval": row.interval, "run": row.run, "hit": row.hit}
+        for row in table.itertuples()
+    ]
+    lengths = [f"{tokens:,} tokens" for tokens in sorted(table["tokens"].unique(), reverse=True)]
+    shapes = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right"]
+    legend = alt.Legend(title=None, symbolOpacity=1)
+    scale = alt.Scale(domain=runs, range=[_colours(runs)[run] for run in runs])
+    base = alt.Chart().encode(
+        x=alt.X(
+            "interval:O", sort=intervals, title="retention interval, tokens", axis=alt.Axis(labelAngle=0),
+            scale=alt.Scale(padding=0.3),
+        ),
+        xOffset=alt.XOffset("run:N", sort=runs),
+        y=alt.Y("hit:Q", title="cached tokens on send 2", axis=count_axis(4)),
+        color=alt.Color("run:N", sort=runs, scale=scale, legend=legend),
+    )  # fmt: skip
+    marks = alt.layer(
+        base.mark_rule(strokeWidth=3, opacity=0.45).encode(y2=alt.Y2(datum=0)),
+        base.mark_point(filled=True, opacity=1, size=70).encode(
+            shape=alt.Shape(
+                "run:N", sort=runs, legend=legend,
+                scale=alt.Scale(domain=runs, range=[shapes[n % len(shapes)] for n in range(len(runs))]),
+            )
+        ),
+    ).properties(width=WIDTH, height=150)  # fmt: skip
+    faceted = marks.facet(facet=facet("length", lengths), columns=1, data=inline(data), spacing=14)
+    return faceted.properties(title=wrapped_title(title, "A mark at 0 reuses nothing; each panel is a prompt length."))
+
+
+def compared_rates(table: pd.DataFrame, *, title: str) -> Any:
+    """How many times the base's value each quantity is, with its interval; ``table`` is ``frames.compared_rates``."""
+    rows = table[table["low"].notna()]
+    if not len(rows):
+        return None
+    names, runs = rows["what"].drop_duplicates().tolist(), rows["run"].drop_duplicates().tolist()
+    low, high = min(rows["low"].min(), 0.8), max(rows["high"].max(), 1.25)
+    # An interval from two prompts can reach over any scale; it is cut where the others end.
+    known = rows[rows["code"].isin(["change", "within noise", "follows the hit"])]
+    low = max(low, min(known["low"].min() * 0.8, 0.5) if len(known) else 0.25)
+    high = min(high, max(known["high"].max() * 1.25, 2.0) if len(known) else 4.0)
+    data = [
+        {
+            "what": row.what, "run": row.run, "times": min(max(row.times, low), high), "low": max(row.low, low),
+            "high": min(row.high, high), "code": row.code, "text": f"{row.times:.2f}  {row.code}",
+        }
+        for row in rows.itertuples()
+    ]  # fmt: skip
+    base = alt.Chart().encode(
+        y=alt.Y("what:N", sort=names, title=None),
+        color=colour("code", CODES),
+    )
+    # The words stand right of the widest interval.
+    x = alt.X(
+        "times:Q", title="times the base, 95 % interval", axis=alt.Axis(format=".2~f", tickCount=6),
+        scale=alt.Scale(type="log", domain=[low, high * (high / low) ** 0.4], nice=False),
+    )  # fmt: skip
+    one = alt.Chart().mark_rule(strokeDash=[4, 3]).encode(x=alt.datum(1))
+    marks = alt.layer(
+        one,
+        base.mark_rule(strokeWidth=3, opacity=0.5).encode(x=alt.X("low:Q"), x2="high:Q"),
+        base.mark_point(filled=True, size=70).encode(x=x),
+        base.mark_text(align="left", dx=8).encode(x=alt.X("high:Q"), text="text:N"),
+    ).properties(width=WIDTH - 120, height=24 * len(names))
+    faceted = marks.facet(facet=facet("run", runs), columns=1, data=inline(data), spacing=14)
+    words = "Left of the dashed line it is less than on the base. An interval that crosses it may be noise."
+    return faceted.properties(title=wrapped_title(title, words))
+
+
+def _colours(runs: Sequence[str]) -> dict[str, str]:
+    return {run: RUNS[place % len(RUNS)] for place, run in enumerate(runs)}

@@ -1,0 +1,219 @@
+"""What was set: the facts of every side next to each other, and which of them differ."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from prefixscope import redact
+from prefixscope.comparison.side import Side
+from prefixscope.flags import flag_name
+from prefixscope.material import NAMES, group_words, plain
+from prefixscope.setting import interval_label
+
+VERSION, MODELS, INTERVAL, DRAFT, MACHINE = (
+    "vLLM version", "served models", "retention interval", "draft tokens a step", "machine: ",
+)  # fmt: skip
+STARTED = "started as"
+_RENAMED = {"retention interval reported": INTERVAL}
+_OUTCOMES = {"vllm version", "mean acceptance length", "mean prompt so far, tokens", "counters of the prefix cache"}
+_BY_SERVER = {
+    MODELS, "LoRA names", INTERVAL, DRAFT, "speculative decoding", "pool, blocks", "pool, tokens",
+    "block size reported, tokens", "Mamba block, tokens",
+}  # fmt: skip
+"""What depends on the setting of the one server that was asked."""
+_FOLLOWS = {
+    "KV cache groups", "scheduler block, tokens", "hash block, tokens", "pool, tokens", "block size reported, tokens",
+    "Mamba block, tokens",
+}  # fmt: skip
+"""What a release makes of a model by itself."""
+_OWN_FLAGS = {"--port", "--host", "--api-key", "--served-model-name"}
+_CUT = "characters more)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One fact of every side, None where it is unknown.
+
+    ``kind`` is cause (a changed result may come from it), follows (a release makes it so) or about (the record itself).
+    """
+
+    name: str
+    values: tuple[str | None, ...]
+    kind: str = "cause"
+
+    @property
+    def state(self) -> str:
+        """differs · same · unknown (on some sides)."""
+        known = {value for value in self.values if value is not None}
+        return "differs" if len(known) > 1 else "unknown" if None in self.values else "same"
+
+
+def facts(sides: Sequence[Side], settings: Sequence[str]) -> tuple[Fact, ...]:
+    """Every fact that some side knows; what depends on a server's setting only for ``settings``, which all have."""
+    found: dict[str, Fact] = {}
+
+    def add(name: str, values: Iterable[Any], kind: str) -> None:
+        shown = tuple(None if value in (None, "", "None") else str(value) for value in values)
+        if any(value is not None for value in shown):
+            found.setdefault(name, Fact(name=name, values=shown, kind=kind))
+
+    add(VERSION, (side.version for side in sides), "cause")
+    for name, values, kind in _resolved(sides, settings):
+        add(name, values, kind)
+    for name, values in _served(sides):
+        add(name, values, "follows" if name in _FOLLOWS or _defaulted(name, sides) else "cause")
+    for name, values in _flags(sides, settings):
+        add(name, values, "cause")
+    for name, values in _environment(sides):
+        shown = NAMES.get(name, name.replace("_", " "))
+        if name in ("prefixscope", "python"):
+            add(f"measured with: {shown}", values, "about")
+        elif all(_kind(side) != "attached" for side in sides):
+            add(f"{MACHINE}{shown}", values, "cause")
+        else:  # what attaches to a server from elsewhere says nothing of the machine that serves
+            add(f"asked from: {shown}", values, "about")
+    add("target", ((side.manifest.get("target") or {}).get("label") for side in sides), "about")
+    return tuple(found.values())
+
+
+def causes(found: Iterable[Fact]) -> list[str]:
+    """What differs and may be the cause of a changed result; a machine counts once."""
+    names = [one.name for one in found if one.kind == "cause" and one.state == "differs"]
+    return list(dict.fromkeys("machine" if name.startswith(MACHINE) else name for name in names))
+
+
+def labels(sides: Sequence[Side], found: Sequence[Fact]) -> tuple[str, ...]:
+    """What to call each side: by the first fact that tells them all apart, else by its letter."""
+    fact = telling(found, len(sides))
+    return (
+        tuple(side.letter for side in sides)
+        if fact is None
+        else tuple(f"{side.letter}, {_named(fact, value)}" for side, value in zip(sides, fact.values, strict=True))
+    )
+
+
+def telling(found: Sequence[Fact], sides: int) -> Fact | None:
+    """The fact to call sides by: known on all, different on each."""
+    ranked = [VERSION, INTERVAL, DRAFT, MODELS, STARTED, *(f.name for f in found if f.name.startswith(("--", MACHINE)))]
+    apart = {f.name: f for f in found if None not in f.values and len(set(f.values)) == sides and f.kind != "about"}
+    return next((apart[name] for name in ranked if name in apart), None)
+
+
+def span(sides: Sequence[Side], found: Sequence[Fact]) -> str:
+    """``From vLLM 0.29.0 to 0.30.0``, of two sides."""
+    fact = telling(found, len(sides))
+    if fact is None:
+        return f"From {sides[0].letter} to {sides[1].letter}"
+    return f"From {_named(fact, fact.values[0])} to {fact.values[1]}"
+
+
+def _named(fact: Fact, value: str | None) -> str:
+    prefix = {VERSION: "vLLM", MODELS: "", STARTED: "", INTERVAL: "interval", DRAFT: "draft length"}
+    return f"{prefix.get(fact.name, fact.name.removeprefix(MACHINE))} {value}".strip()
+
+
+def _kind(side: Side) -> str:
+    return str((side.manifest.get("target") or {}).get("kind", ""))
+
+
+def _defaulted(name: str, sides: Sequence[Side]) -> bool:
+    """Whether a reported interval is the release's own: our servers get theirs by setting, which is compared itself."""
+    return name == INTERVAL and all(_kind(side) != "attached" for side in sides)
+
+
+def _served(sides: Sequence[Side]) -> Iterable[tuple[str, list[str]]]:
+    """What servers said of themselves."""
+    tables = [
+        {
+            _RENAMED.get(name, name): plain(one.get("value"))
+            for one in side.manifest.get("facts", [])
+            if (name := str(one.get("name"))) not in _OUTCOMES
+        }
+        for side in sides
+    ]
+    first = [
+        next((one.get("setting", {}).get("label") for one in side.manifest.get("servers", [])), "") for side in sides
+    ]
+    for name in dict.fromkeys(name for table in tables for name in table):
+        if name not in _BY_SERVER or len(set(first)) == 1:
+            yield name, [table.get(name, "") for table in tables]
+
+
+def _resolved(sides: Sequence[Side], settings: Sequence[str]) -> Iterable[tuple[str, list[Any], str]]:
+    """What traced engines resolved their settings to; a setting is named where it is not the same for all."""
+    rows: dict[str, dict[str, tuple[Any, ...]]] = {}
+    for setting in settings:
+        cases = [side.engines.get(setting) for side in sides]
+        if not any(cases):
+            continue
+        values = {
+            "KV cache groups": [
+                None if one is None else group_words({"groups": [asdict(g) for g in one.geometry.groups]})
+                for one in cases
+            ],
+            "scheduler block, tokens": [None if one is None else plain(one.geometry.scheduler_block) for one in cases],
+            "hash block, tokens": [None if one is None else plain(one.geometry.hash_block) for one in cases],
+            "pool, blocks": [None if one is None else plain(one.geometry.pool_blocks) for one in cases],
+            INTERVAL: [None if one is None else interval_label(one.setting.interval) for one in cases],
+            DRAFT: [None if one is None else plain(one.setting.drafter_tokens) or "no drafter" for one in cases],
+            "batched tokens a step, at most": [
+                None if one is None else plain(one.setting.max_batched_tokens) for one in cases
+            ],
+            "requests at once, at most": [None if one is None else plain(one.setting.max_seqs) for one in cases],
+        }
+        for name, found in values.items():
+            rows.setdefault(name, {})[setting] = tuple(found)
+    for name, by_setting in rows.items():
+        kind = "follows" if name in _FOLLOWS or _defaulted(name, sides) else "cause"
+        different = {setting: found for setting, found in by_setting.items() if len(set(found)) > 1}
+        if len(set(by_setting.values())) == 1:
+            yield name, list(next(iter(by_setting.values()))), kind
+        elif not different:
+            words = ", ".join(f"{found[0]} ({setting})" for setting, found in by_setting.items())
+            yield name, [words] * len(sides), kind
+        else:
+            for setting, apart in different.items():
+                yield f"{name} ({setting})", list(apart), kind
+
+
+def _flags(sides: Sequence[Side], settings: Sequence[str]) -> Iterable[tuple[str, list[str]]]:
+    """Flags of the start commands of one setting, where they are not the same on every side."""
+    for setting in settings:
+        if not all(setting in side.commands and _CUT not in side.commands[setting] for side in sides):
+            continue
+        given = [_given(side.commands[setting]) for side in sides]
+        for name in sorted(set().union(*given)):
+            values = [table.get(name, "not given") for table in given]
+            if len(set(values)) > 1:
+                yield name, values
+
+
+def _given(command: str) -> dict[str, str]:
+    """Flag → its value as it may leave; a flag alone is given."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        words = command.split()
+    found: dict[str, list[str]] = {}
+    name = None
+    for word in words:
+        if word.startswith("-") and (flag := flag_name(word)) is not None:
+            name = flag
+            value = word.partition("=")[2]
+            found.setdefault(name, []).extend([value] if value else [])
+        elif name is not None:
+            found[name].append(word)
+    return {
+        name: redact.clean(" ".join(words), limit=120) or "given"
+        for name, words in found.items()
+        if name.startswith("--") and name not in _OWN_FLAGS
+    }
+
+
+def _environment(sides: Sequence[Side]) -> Iterable[tuple[str, list[Any]]]:
+    tables: list[Mapping[str, Any]] = [side.manifest.get("environment") or {} for side in sides]
+    for name in sorted({name for table in tables for name in table}):
+        yield name, [table.get(name) for table in tables]

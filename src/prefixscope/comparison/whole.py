@@ -1,0 +1,236 @@
+"""Runs compared: what was set, what came out, and what may be said about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prefixscope.comparison.answers import Answers, answers
+from prefixscope.comparison.facts import STARTED, Fact, facts, labels, span
+from prefixscope.comparison.hits import SURE, Cell, Change, Judged, Seen, changes, counted, judged, seen
+from prefixscope.comparison.rates import Rate, Spread, rates
+from prefixscope.comparison.side import Side, load
+
+AS_STARTED = "as started"
+WORSE, BETTER, MIXED, SAME, CANNOT_TELL = "worse", "better", "better and worse", "unchanged", "can't tell"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """Cells of one setting and name that only one side answered."""
+
+    letter: str
+    config: str
+    lengths: tuple[int, ...]
+    sends: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """The base and one other side. ``facts`` are of these two; ``why`` says what nothing could be compared for."""
+
+    base: Side
+    other: Side
+    span: str
+    facts: tuple[Fact, ...]
+    changes: tuple[Change, ...]
+    verdicts: tuple[Judged, ...]
+    rates: tuple[Rate, ...]
+    answers: Answers
+    alone: tuple[Alone, ...]
+    why: str = ""
+
+    @property
+    def hits(self) -> list[Change]:
+        """The hit lengths that were compared or should have been."""
+        return counted(self.changes)
+
+    @property
+    def lower(self) -> list[Change]:
+        return [one for one in self.hits if one.code == "lower"]
+
+    @property
+    def higher(self) -> list[Change]:
+        return [one for one in self.hits if one.code == "higher"]
+
+    @property
+    def untold(self) -> list[Change]:
+        """Hit lengths of which nothing can be told, though both sides asked."""
+        return [one for one in self.hits if one.code not in SURE]
+
+    @property
+    def code(self) -> str:
+        """worse · better · better and worse · unchanged · can't tell, by hit lengths and verdicts alone."""
+        codes = {one.code for one in self.verdicts}
+        worse, better = bool(self.lower) or "worse" in codes, bool(self.higher) or "better" in codes
+        if worse or better:
+            return MIXED if worse and better else WORSE if worse else BETTER
+        return CANNOT_TELL if self.untold or not self.hits or "can't tell" in codes else SAME
+
+    @property
+    def unsure(self) -> bool:
+        """Whether something that the base could tell can't be told on the other side."""
+        return not self.hits or bool(self.untold) or any(one.code == "can't tell" for one in self.verdicts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """All sides, the base first; ``labels`` is what each is called."""
+
+    sides: tuple[Side, ...]
+    facts: tuple[Fact, ...]
+    labels: tuple[str, ...]
+    pairs: tuple[Pair, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 nothing worse · 1 a hit length is lower or a verdict worse · 3 can't tell."""
+        if any(pair.code in (WORSE, MIXED) for pair in self.pairs):
+            return 1
+        return 3 if any(pair.unsure for pair in self.pairs) else 0
+
+
+def compare(names: Sequence[str]) -> Comparison:
+    """Compare run directories and reports with the first of them.
+
+    Raises
+    ------
+    RunError
+        for what can't be read, another schema, and the same run twice.
+    """
+    sides = load(names)
+    started: tuple[Fact, ...] = ()
+    if len({side.settings for side in sides}) > 1 and all(len(side.settings) == 1 for side in sides):
+        # Runs of one setting each are before and after whatever the setting is; it is then a fact that differs.
+        started = (Fact(name=STARTED, values=tuple(side.settings[0] for side in sides)),)
+        sides = tuple(side.renamed(AS_STARTED) for side in sides)
+    found = (*started, *facts(sides, _common(sides)))
+    tables = [seen(side) for side in sides]
+    pairs = []
+    for place, (side, table) in enumerate(zip(sides[1:], tables[1:], strict=True), start=1):
+        own = tuple(Fact(name=one.name, values=(one.values[0], one.values[place])) for one in started)
+        pairs.append(_pair(sides[0], side, tables[0], table, own))
+    return Comparison(sides=sides, facts=found, labels=labels(sides, found), pairs=tuple(pairs))
+
+
+def _common(sides: Sequence[Side]) -> list[str]:
+    return [setting for setting in sides[0].settings if all(setting in side.settings for side in sides)]
+
+
+def _pair(
+    base: Side, other: Side, mine: Mapping[Cell, Seen], theirs: Mapping[Cell, Seen], started: tuple[Fact, ...]
+) -> Pair:
+    two = (base, other)
+    found = (*started, *facts(two, _common(two)))
+    changed = changes(mine, theirs)
+    return Pair(
+        base=base,
+        other=other,
+        span=span(two, found),
+        facts=found,
+        changes=changed,
+        verdicts=judged(changed),
+        rates=rates(base, other, changed),
+        answers=answers(base, other),
+        alone=(*_alone(base.letter, mine, theirs), *_alone(other.letter, theirs, mine)),
+        why="" if counted(changed) else _why(base, other, mine, theirs, changed),
+    )
+
+
+def _alone(letter: str, mine: Mapping[Cell, Seen], theirs: Mapping[Cell, Seen]) -> tuple[Alone, ...]:
+    groups: dict[str, list[Cell]] = {}
+    for cell, one in mine.items():
+        if cell not in theirs and one.prompt_tokens:
+            groups.setdefault(one.config, []).append(cell)
+    return tuple(
+        Alone(letter=letter, config=config, lengths=tuple(sorted({cell.tokens for cell in cells})), sends=len(cells))
+        for config, cells in groups.items()
+    )
+
+
+def _why(
+    base: Side, other: Side, mine: Mapping[Cell, Seen], theirs: Mapping[Cell, Seen], changed: Sequence[Change]
+) -> str:
+    """Why not one hit length of two sides can be compared."""
+    for side in (base, other):
+        if not len(side.sent):
+            return f"run {side.letter} holds no measured request"
+        if not side.settings:
+            first = side.sent["error"].dropna().head(1).tolist()
+            return f"every request of run {side.letter} failed" + (f" ({first[0].splitlines()[0]})" if first else "")
+    if not {cell.setting for cell in mine} & {cell.setting for cell in theirs}:
+        return f"no server of theirs was started alike ({base.letter}: {_list(base)}; {other.letter}: {_list(other)})"
+    lengths = [sorted({cell.tokens for cell in table}) for table in (mine, theirs)]
+    if not set(lengths[0]) & set(lengths[1]):
+        named = ["; ".join([", ".join(f"{n:,}" for n in many)]) for many in lengths]
+        return f"they have no prompt length in common ({base.letter}: {named[0]}; {other.letter}: {named[1]})"
+    if any(one.code == "another prompt" for one in changed):
+        return "prompts of equal name came out at other lengths, as the servers counted them"
+    return "no prompt was sent again on both sides under the same settings"
+
+
+def _list(side: Side) -> str:
+    return ", ".join(side.settings)
+
+
+def to_json(found: Comparison, sentence: str) -> dict[str, Any]:
+    """The comparison for a script; names of runs are those that the caller gave."""
+    return {
+        "sentence": sentence,
+        "exit_code": found.exit_code,
+        "runs": [
+            {
+                "letter": side.letter, "label": label, "run": side.name, "run_id": side.manifest.get("run_id"),
+                "created_at": side.manifest.get("created_at"), "doubts": list(side.doubts),
+            }
+            for side, label in zip(found.sides, found.labels, strict=True)
+        ],
+        "settings": [
+            {"name": one.name, "values": list(one.values), "state": one.state, "kind": one.kind} for one in found.facts
+        ],
+        "pairs": [_pair_json(pair) for pair in found.pairs],
+    }  # fmt: skip
+
+
+def _pair_json(pair: Pair) -> dict[str, Any]:
+    def spread(one: Spread) -> dict[str, float]:
+        return {"median": one.median, "low": one.low, "high": one.high, "count": one.count}
+
+    return {
+        "base": pair.base.letter,
+        "other": pair.other.letter,
+        "verdict": pair.code,
+        "why_not": pair.why or None,
+        "hits": [
+            {
+                "configuration": one.base.config, "tokens": one.cell.tokens, "send": one.cell.label,
+                "base": list(one.base.cached), "other": list(one.other.cached), "change": one.code,
+            }
+            for one in pair.changes
+        ],
+        "verdicts": [
+            {"configuration": v.config, "lengths": list(v.lengths), "base": v.base, "other": v.other, "change": v.code}
+            for v in pair.verdicts
+        ],
+        "rates": [
+            {
+                "what": one.name, "unit": one.unit, "change": one.code, "p": one.p, "pairs_needed": one.needed,
+                "base": spread(one.base), "other": spread(one.other),
+                "effect": None if one.effect is None else one.effect.value,
+                "low": None if one.effect is None else one.effect.low,
+                "high": None if one.effect is None else one.effect.high,
+                "pairs": None if one.effect is None else one.effect.pairs,
+            }
+            for one in pair.rates
+        ],
+        "equality": [
+            {"what": one.what, "base": list(one.base), "other": list(one.other), "p": one.p}
+            for one in pair.answers.equal
+        ],
+        "answers": None if pair.answers.across is None else pair.answers.across.sentence,
+        "only": [
+            {"run": one.letter, "configuration": one.config, "lengths": list(one.lengths), "sends": one.sends}
+            for one in pair.alone
+        ],
+    }  # fmt: skip

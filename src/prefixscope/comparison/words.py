@@ -1,0 +1,192 @@
+"""What changed and what didn't, in sentences; every number in them is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prefixscope.charts import listing, with_configs
+from prefixscope.comparison.facts import causes
+from prefixscope.comparison.hits import Change, Seen, middle
+from prefixscope.comparison.rates import COLD, FOLLOWS, WARM, Rate
+from prefixscope.comparison.whole import AS_STARTED, Comparison, Pair
+from prefixscope.quantities import count, number
+
+_ORDINAL = {2: "second", 3: "third"}
+_FIRST = {COLD: "the first token of a cold prompt", WARM: "the first token of a repeat with the same hit"}
+
+
+def sentence(found: Comparison) -> str:
+    """All of it in one sentence; of more than two runs in one for each that is compared with the base."""
+    return " ".join(headline(pair) for pair in found.pairs)
+
+
+def headline(pair: Pair) -> str:
+    """``From vLLM 0.29.0 to 0.30.0 the second send of … goes from 0 to 6,336 cached tokens; latencies …``."""
+    if pair.why:
+        return f"{pair.base.letter} and {pair.other.letter} can't be compared: {pair.why}."
+    return f"{pair.span} {'; '.join([_hits(pair), *_latencies(pair)])}."
+
+
+def lead(pair: Pair) -> list[str]:
+    """What the headline left out: how many hit lengths changed, the verdicts, speed and answers, and what to blame."""
+    if pair.why:
+        return []
+    return [_counts(pair), *_verdicts(pair), *_speeds(pair), *_answered(pair), blame(pair)]
+
+
+def blame(pair: Pair) -> str:
+    """How many things differ: a change may be blamed on one, not on one of several."""
+    different = causes(pair.facts)
+    if not different:
+        return "No setting that both runs tell of differs."
+    if len(different) == 1:
+        return f"Of what both runs tell of their settings, only this differs: {different[0]}."
+    named = ", ".join(different)
+    return f"More than one thing differs ({named}), so a changed result can't be blamed on one of them alone."
+
+
+def send_words(one: Change) -> str:
+    """``the second send of 6,446 tokens with MTP``."""
+    cell = one.cell
+    what = {
+        "repeat": f"the {_ORDINAL.get(cell.index, f'{cell.index}th')} send of {number(cell.tokens)} tokens",
+        "new_ending": f"a new ending of {number(cell.tokens)} tokens",
+        "follow_up": f"the follow-up turn of {number(cell.tokens)} tokens",
+    }.get(cell.send, f"{cell.label} of {number(cell.tokens)} tokens")
+    named = one.base.config
+    plain = named.startswith(("as served", AS_STARTED)) and " · " not in named
+    return what if plain else f"{what} {with_configs([named])}"
+
+
+def hit_words(one: Seen) -> str:
+    """A hit length, or the span of its repeats; a dash where none was reported."""
+    if not one.cached:
+        return "failed" if one.failed else "—"
+    if not one.varies:
+        return number(one.cached[0])
+    return f"{number(one.cached[0])}–{number(one.cached[-1])} (n = {len(one.cached)})"
+
+
+def times_words(one: Rate) -> str:
+    """``0.98 times (0.91–1.06)``, or a difference in percentage points."""
+    found = one.effect
+    if found is None:
+        return "—"
+    if one.unit == "share":
+        text = f"{found.value * 100:+.1f} points"
+        return (
+            text
+            if found.low is None or found.high is None
+            else f"{text} ({found.low * 100:+.1f} to {found.high * 100:+.1f})"
+        )
+    text = f"{found.value:.2f} times"
+    return text if found.low is None or found.high is None else f"{text} ({found.low:.2f}–{found.high:.2f})"
+
+
+def judged_words(one: Rate) -> str:
+    """What may be said of a quantity that varies."""
+    if one.code == "can't tell":
+        pairs = one.effect.pairs if one.effect is not None else 0
+        if pairs < 2:
+            return "can't tell: one prompt says nothing of the scatter"
+        if one.needed is None:
+            return "can't tell: it scatters too much"
+        return f"can't tell from {pairs:,} prompts: about {max(one.needed, pairs + 1):,} would"
+    return {
+        "change": "a change",
+        "noise": "within noise",
+        "same": "the same in every pair",
+        "follows": "follows the hit",
+    }[one.code]
+
+
+def _hits(pair: Pair) -> str:
+    changed = [*pair.lower, *pair.higher]
+    if not changed:
+        same, untold = len(pair.hits) - len(pair.untold), len(pair.untold)
+        if not same:
+            return f"none of {count(untold, 'hit length')} can be told"
+        return f"no hit length changes ({same:,} compared" + (f"; {untold:,} more can't be told)" if untold else ")")
+    main = pair.base.verdict.config
+
+    def weight(one: Change) -> tuple[int, bool, bool]:
+        return abs(one.delta), (one.cell.send, one.cell.index) == ("repeat", 2), one.base.config == main
+
+    most = max(changed, key=weight)
+    hits = [number(middle(one.cached)) for one in (most.base, most.other)]
+    text = f"{send_words(most)} goes from {hits[0]} to {hits[1]} cached tokens"
+    against, way = (pair.lower, "lower") if most.code == "higher" else (pair.higher, "higher")
+    if not against:
+        return text
+    are = "is" if len(against) == 1 else "are"
+    return f"{text}; {count(len(against), 'hit length')} {are} {way}, by at most {_most(against)}"
+
+
+def _most(changed: Sequence[Change]) -> str:
+    return number(max(abs(one.delta) for one in changed))
+
+
+def _latencies(pair: Pair) -> list[str]:
+    found = [one for one in pair.rates if one.what in _FIRST]
+    if not found:
+        return []
+    changed = [one for one in found if one.code == "change" and one.effect is not None]
+    if changed:
+        return [f"{_FIRST[one.what]} takes {times_words(one).replace(' times', ' times as long')}" for one in changed]
+    if all(one.code in ("noise", "same") for one in found):
+        return ["latencies differ within noise"]
+    most = [one.needed for one in found if one.needed is not None]
+    return ["whether latencies changed can't be told" + (f" (about {max(most):,} prompts would)" if most else "")]
+
+
+def _counts(pair: Pair) -> str:
+    same = sum(one.code == "same" for one in pair.hits)
+    parts = [f"{len(pair.higher):,} higher"] if pair.higher else []
+    parts += [f"{len(pair.lower):,} lower (by at most {_most(pair.lower)} tokens)"] if pair.lower else []
+    parts += [f"{same:,} the same"] if same else []
+    untold = f"{count(len(pair.untold), 'hit length')} can't be told" if pair.untold else ""
+    told = f"of {count(len(pair.hits), 'hit length')} {listing(parts)}" if parts else ""
+    text = "; ".join(part for part in (told, untold) if part)
+    text = f"{text[:1].upper()}{text[1:]}."
+    if any(one.base.varies or one.other.varies for one in pair.hits):
+        text += " Some vary between repeats of one run; a difference counts where no repeat overlaps."
+    return text
+
+
+def _verdicts(pair: Pair) -> list[str]:
+    moved: dict[tuple[str, str], list[str]] = {}
+    for one in pair.verdicts:
+        if one.code != "same":
+            moved.setdefault((one.base, one.other), []).append(one.config)
+    if moved:
+        parts = [f"from {base} to {other} {with_configs(who)}" for (base, other), who in moved.items()]
+        return [f"The verdict goes {'; '.join(parts)}."]
+    same = list(dict.fromkeys(one.base for one in pair.verdicts))
+    return [f"Every verdict stays the same ({', '.join(same)})."] if same else []
+
+
+def _speeds(pair: Pair) -> list[str]:
+    found = [one for one in pair.rates if one.what not in (*_FIRST, FOLLOWS) and not one.by_shape]
+    parts = [f"{one.name} changes: {times_words(one)}" for one in found if one.code == "change"]
+    for words, codes in (("the same", ("same",)), ("within noise", ("noise",)), ("can't be told", ("can't tell",))):
+        if named := [one.name for one in found if one.code in codes]:
+            parts.append(f"{listing(named)}: {words}")
+    text = "; ".join(parts)
+    return [f"{text[:1].upper()}{text[1:]}."] if text else []
+
+
+def _answered(pair: Pair) -> list[str]:
+    across = pair.answers.across
+    return [across.sentence] if across is not None and across.code == "arms" else []
+
+
+def lengths_words(lengths: Sequence[int]) -> str:
+    """``100, 1,000 and 6,446 tokens``."""
+    named = [number(one) for one in lengths]
+    return f"{', '.join(named[:-1])} and {named[-1]} tokens" if len(named) > 1 else f"{named[0]} tokens"
+
+
+def chief(pair: Pair, most: int) -> list[tuple[str, str, str]]:
+    """The hit lengths that changed most: (which send, on the base, on the other)."""
+    changed = sorted([*pair.lower, *pair.higher], key=lambda one: -abs(one.delta))[:most]
+    return [(send_words(one), number(middle(one.base.cached)), number(middle(one.other.cached))) for one in changed]

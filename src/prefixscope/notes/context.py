@@ -1,0 +1,187 @@
+"""Context: what is served, how, on what, in which configurations, and how it was measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from prefixscope import collect_env, frames, redact
+from prefixscope.material import facts, label
+from prefixscope.notes.account import Account
+from prefixscope.notes.markdown import Markdown, command_lines, table, without_variables
+from prefixscope.quantities import count, number
+
+_MODELS, _CACHE, _DRAFTER = "served models", "KV cache dtype", "speculative decoding"
+MOST_VARIABLES = 4
+_MACHINE = ("GPU", "GPUs", "driver", "CUDA", "CPU", "CPUs", "memory, GiB", "memory, GB", "operating system", "system")
+
+
+def known(told: Account) -> dict[str, str]:
+    """What the report's table of facts says: name → value."""
+    return {name: value for name, value, _ in facts(told.material)}
+
+
+def served(told: Account) -> list[str]:
+    """What is served, how, and on what, in sentences."""
+    fact, header = known(told), told.main.header if told.main is not None else None
+    what = fact.get(_MODELS) or label(told.material) or "A server"
+    release = f" by vLLM {told.version}" if told.version else ""
+    lora = f", with the LoRA adapter {fact['LoRA names']}" if fact.get("LoRA names") else ""
+    lines = [f"{what}{' served' if fact.get(_MODELS) else ','}{release or ' by an engine of unknown release'}{lora}."]
+    if header is not None and header.spec_method:
+        lines.append(f"Speculative decoding: {header.spec_method}, {count(header.spec_tokens or 0, 'token')} a draft.")
+    elif fact.get(_DRAFTER):
+        lines.append(f"Speculative decoding of the server that was asked first: {fact[_DRAFTER]}.")
+    cache = [
+        f"{name} {fact[name]}"
+        for name in ("prefix caching", _CACHE, "pool, blocks", "scheduler block", "retention interval reported")
+        if fact.get(name)
+    ]
+    if cache:
+        lines.append(f"KV cache: {'; '.join(cache)}.")
+    machine = [f"{name} {fact[name]}" for name in _MACHINE if fact.get(name)]
+    lines.append(
+        f"Measured on: {'; '.join(machine)}." if machine else "On which machine it was measured was not recorded."
+    )
+    return lines
+
+
+def on_gpu(told: Account) -> bool | None:
+    """Whether a GPU was recorded; None where nothing of the machine was, or the server may run on another one."""
+    if (told.material.run.get("target") or {}).get("kind") == "attached":
+        return None
+    environment = redact.environment(told.material.run)
+    return any(name in environment for name in ("gpu", "gpus", "cuda")) if environment else None
+
+
+def everything(told: Account) -> Markdown:
+    """Every fact with its source."""
+    return table(("what", "value", "source"), facts(told.material))
+
+
+def configurations(told: Account) -> Markdown | None:
+    """What was compared: one row per configuration; None where nothing was sent."""
+    hits = told.material.hits
+    if not len(hits):
+        return None
+    sent = told.material.sent["config"].value_counts()
+    rows = [
+        (
+            str(row.config),
+            "as it was found" if _true(row.as_served) else _yes(row.drafter),
+            "as it was found" if _true(row.as_served) else _yes(row.lora),
+            "as it was found" if _true(row.as_served) else _interval(row),
+            number(sent.get(row.config, 0)),
+        )
+        for row in hits.drop_duplicates("config").itertuples()
+    ]
+    columns = ("configuration", "drafter", "adapter loaded", "retention interval", "requests")
+    return table(columns, rows, numeric=("requests",))
+
+
+def method(told: Account) -> list[str]:
+    """How it was measured, in sentences."""
+    sent = told.material.sent
+    if not len(sent):
+        if told.material.brought:
+            return [
+                f"{told.material.telling.why} Nothing was sent: the trace is all that is known, and what the prompts "
+                "were meant to share is not."
+            ]
+        return ["No request of a measuring stage is in this run, so there is no hit length to tell."]
+    lengths = sent["tokens"].dropna()
+    repeats = sent[sent["send"] == "repeat"]
+    times = int(repeats["index"].max()) if len(repeats) else 1
+    span = f" of {number(lengths.min())} to {number(lengths.max())} tokens" if lengths.nunique() > 1 else ""
+    span = span or (f" of {number(lengths.iloc[0])} tokens" if len(lengths) else "")
+    answers = sent["completion_tokens"].dropna()
+    short = "one-token answers" if len(answers) and answers.max() <= 1 else "short answers"
+    failed = int((sent["status"] == "failed").sum())
+    lines = [
+        f"{count(len(sent), 'request')}, one at a time: prompts{span}, each sent up to {number(times)} times under a "
+        f"salt of its own, so that its first send is cold; greedy decoding, {short}. A hit length is `cached_tokens` "
+        "of one answer's `usage`."
+    ]
+    each = told.material.hits[(told.material.hits["send"] == "repeat") & (told.material.hits["index"] == 2)]["count"]
+    if len(each) and each.max() <= 1:
+        lines.append(
+            "Each cell was measured once; the scheduler that decides on hits is deterministic on an idle server."
+        )
+    if failed:
+        first = [text for text in sent.loc[sent["status"] == "failed", "error"].dropna() if text.strip()]
+        why = f"the first: {first[0].strip().splitlines()[0]}" if first else "why was not recorded"
+        lines.append(f"{count(failed, 'request')} failed; {why}.")
+    return lines
+
+
+def commands(told: Account) -> list[tuple[str, str]]:
+    """How the verdict's server and the one with the remedy were started: (which, command); shortened, keys masked."""
+    found = frames.servers(told.material.run)
+    wanted = {told.verdict.config: "with the fault" if told.faulty else "that the verdict is about"}
+    wanted |= {told.verdict.remedy_config: "with the remedy"} if told.verdict.remedy_config else {}
+    made = []
+    for config, what in wanted.items():
+        names = told.material.hits.loc[told.material.hits["config"] == config, "setting_id"]
+        row = found[found["setting_id"].isin(names) & found["command"].notna()].head(1)
+        if len(row):
+            made.append((f"the server {what} ({config})", _command(row.iloc[0]["command"])))
+    return made
+
+
+def briefly(told: Account) -> list[tuple[str, str]]:
+    """The same for a reader: without a long list of variables before it, and of the second what the first has not."""
+    started = commands(told)
+    if not started:
+        return []
+    (which, text), *others = started
+    variables, program = without_variables(text)
+    many = len(variables) > MOST_VARIABLES
+    note = f"; {len(variables)} environment variables before it are in the report" if many else ""
+    made = [(f"{which}{note}", program if many else text)]
+    own = set(text.splitlines())
+    for other, command in others:
+        more = [line.strip().removesuffix(" \\") for line in command.splitlines() if line not in own]
+        more = [line for line in more if not line.startswith("--port ")]
+        made.append((f"{other}, where it differs", "\n".join(more) or "nowhere"))
+    return made
+
+
+def every_command(told: Account) -> list[tuple[str, str]]:
+    """How each server of the run was started."""
+    return [
+        (f"{row.id}, {row.setting}", _command(row.command))
+        for row in frames.servers(told.material.run).itertuples()
+        if isinstance(row.command, str)
+    ]
+
+
+def _command(text: Any) -> str:
+    return command_lines(redact.clean(text, limit=8000))
+
+
+def environment(told: Account) -> str:
+    """The machine and the engine in the shape of vLLM's own collect_env."""
+    titles = {"this machine": "Machine", collect_env.SOURCE: "python -m vllm.collect_env"}
+    parts: dict[str, list[tuple[str, str]]] = {**{title: [] for title in titles.values()}, "vLLM": []}
+    for name, value, source in facts(told.material):
+        parts[titles.get(source, "vLLM")].append((name, value))
+    lines: list[str] = []
+    for title, values in parts.items():
+        rule = "=" * 30
+        lines += ["", rule, f"{title:^30}".rstrip(), rule]
+        lines += [f"{redact.clean(name):<29}: {redact.clean(value)}" for name, value in values]
+        lines += [] if values else ["not recorded"]
+    return "\n".join(lines).strip("\n")
+
+
+def _true(value: Any) -> bool:
+    return not pd.isna(value) and bool(value)
+
+
+def _yes(value: Any) -> str:
+    return "not known" if pd.isna(value) else "yes" if value else "no"
+
+
+def _interval(row: Any) -> str:
+    return "the release's default" if row.interval == "default" else str(row.interval)

@@ -1,0 +1,106 @@
+"""What was ruled out, each by what was measured; and what is open, each with what would settle it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from prefixscope import conclusions, redact
+from prefixscope.notes import symptom
+from prefixscope.notes.account import Account
+from prefixscope.notes.context import on_gpu
+from prefixscope.quantities import count, number
+from prefixscope.sections.section import command
+
+_STAGES = {
+    "baseline": "hit lengths by configuration",
+    "trace": "the blocks of each lookup",
+    "sweep": "what each retention interval brings back and keeps",
+    "equality": "whether warm answers equal cold ones",
+    "speculation": "what the drafter gains and loses",
+}
+_OPEN = {
+    "failed": "failed", "partial": "is not complete", "interrupted": "was interrupted", "running": "has not ended",
+    "left out": "was left out", "skipped": "was skipped",
+}  # fmt: skip
+
+
+def ruled_out(told: Account) -> list[str]:
+    """One sentence for each suspicion that something measured speaks to."""
+    return [text for text in _suspicions(told) if text]
+
+
+def equality(told: Account) -> str:
+    """Whether warm answers equal cold ones; empty where none were compared."""
+    if not len(told.material.comparisons):
+        return ""
+    return conclusions.equality(told.run_dir).text
+
+
+def _suspicions(told: Account) -> Iterator[str]:
+    hits, sent = told.material.hits, told.material.sent
+    yield symptom.control(told)
+    yield symptom.adapter(told)
+    if text := equality(told):
+        yield f"The answers: {text}"
+    controls = hits[(hits["send"] == "control") & hits["cached_tokens"].notna()]
+    if len(controls):
+        worst = int(controls["cached_tokens"].max())
+        yield (
+            f"Somebody else's cache: another text of the same length hits {number(worst)} tokens at most."
+            if worst
+            else "Somebody else's cache: another text of the same length hits nothing, so hits are its own."
+        )
+    compared = sent["metrics_agree"].dropna()
+    if len(compared):
+        yield (
+            f"A wrong count: the server's own counters (/metrics) give the hit of the answer's usage in "
+            f"{int(compared.sum()):,} of {count(len(compared), 'request')}."
+        )
+    yield _eviction(told)
+
+
+def _eviction(told: Account) -> str:
+    """Whether blocks that are missing had been evicted; empty where the trace does not clear the suspicion."""
+    if not len(told.material.sent) or not told.trace.lookups:
+        return ""
+    evicted = sum(one.blocks for one in told.trace.evictions)
+    if not evicted:
+        return "Eviction: no block left the cache during the run."
+    if told.main is None or any(view.evicted for view in told.main.groups):
+        return ""
+    return f"Eviction: {count(evicted, 'block')} left the cache during the run; none is among those missing."
+
+
+def still_open(told: Account) -> list[str]:
+    """What this run does not tell, each with what would."""
+    return [text for text in _questions(told) if text]
+
+
+def _questions(told: Account) -> Iterator[str]:
+    run, material = told.material.run, told.material
+    for stage, what in _STAGES.items():
+        state = (run.get("stages") or {}).get(stage)
+        if material.brought or (stage == "trace" and told.main is not None):
+            continue
+        status = state.get("status") if isinstance(state, Mapping) else None
+        if status == "done":
+            continue
+        why = _OPEN.get(str(status), "has not run")
+        reason = redact.clean(state.get("note") or state.get("error") or "") if isinstance(state, Mapping) else ""
+        reason = f": {reason.splitlines()[0]}" if reason else ""
+        yield f"Not measured: {what}. Stage {stage} {why}{reason} (`{command(stage)}`)."
+    failed = int((material.sent["status"] == "failed").sum())
+    if failed:
+        yield f"{count(failed, 'request')} failed and {'is' if failed == 1 else 'are'} in no number above."
+    doubts = len([item for item in run.get("warnings", []) if isinstance(item, Mapping)]) + len(material.problems)
+    if doubts:
+        yield f"{count(doubts, 'warning')} of the run {'is' if doubts == 1 else 'are'} listed in its report."
+    yield next((f"{one}." for one in material.problems if one.startswith("run.json")), "")
+    if on_gpu(told) is False:
+        yield (
+            "No GPU was recorded: hit lengths are the scheduler's, the same code as on a GPU; times are those of a CPU."
+        )
+    if told.faulty and told.verdict.price:
+        yield ("The remedy was measured in an otherwise idle cache; what it does to your traffic in your pool was not.")
+    if told.faulty and told.version:
+        yield f"Only vLLM {told.version} was measured; what other releases do is predicted or cited, not measured here."

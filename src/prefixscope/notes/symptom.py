@@ -1,0 +1,188 @@
+"""Symptom: the hit lengths measured, what they do to waiting times, and what turning the drafter off costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from prefixscope import charts, trade
+from prefixscope.charts.titles import listing
+from prefixscope.notes.account import Account
+from prefixscope.notes.context import on_gpu
+from prefixscope.notes.markdown import Markdown, table
+from prefixscope.quantities import count, number
+from prefixscope.sections.hits import configurations
+
+MOST_ROWS, MOST_NAMES = 24, 4
+_SENDS = ("send 1 (cold)", "send 2", "send 3", "new ending", "follow-up turn")
+
+
+def title(told: Account) -> str:
+    """The note's title: who does what, and what brings it back."""
+    found = told.verdict
+    who = "The server" if found.config in (None, "as served") else str(found.config)
+    who += f" on vLLM {told.version}" if told.version else ""
+    if told.material.brought:
+        who = f"A trace of vLLM {told.version}" if told.version else "A trace"
+    what = {
+        "reuses": "repeated prompts hit the prefix cache",
+        "short": "repeated prompts hit only a part of what they could",
+        "none": "repeated prompts hit nothing in the prefix cache",
+        "cannot hit": "the prompts sent were too short for a prefix-cache hit",
+        "not reported": "cached tokens are not reported",
+        "inconclusive": "no verdict on the prefix cache yet",
+    }[found.code]
+    helped = told.second(found.remedy_config) if found.remedy_config else None
+    if helped is None or not len(helped):
+        return f"{who}: {what}"
+    interval = str(helped.iloc[-1]["interval"])
+    return f"{who}: {what}; retention interval {interval} brings the hit back"
+
+
+def hits(told: Account, *, most: int = MOST_ROWS, longest: bool = False) -> tuple[Markdown, str] | None:
+    """Cached tokens by configuration, prompt length and send, and a note on rows left out; None without any."""
+    rows = told.material.hits
+    names = configurations(told.material) or list(rows["config"])  # of a sweep alone its own
+    rows = rows[rows["config"].isin(names) & rows["send_label"].isin(_SENDS)]
+    if not len(rows):
+        return None
+    note = ""
+    if longest or len(rows[["config", "tokens"]].drop_duplicates()) > most:
+        note = "Only the longest prompt is listed; the report has the others." * (rows["tokens"].nunique() > 1)
+        rows = rows[rows["tokens"] == rows["tokens"].max()]
+    present = [name for name in _SENDS if name in set(rows["send_label"])]
+    made = []
+    for (config, tokens), part in rows.groupby(["config", "tokens"], sort=False, dropna=False):
+        cells = part.set_index("send_label")
+        made.append((str(config), number(tokens), *(_cell(cells, name) for name in present)))
+    columns = ("configuration", "prompt tokens", *present)
+    return table(columns, made[:most], numeric=columns[1:]), note
+
+
+def _cell(cells: pd.DataFrame, name: str) -> str:
+    if name not in cells.index:
+        return ""
+    row: Any = cells.loc[[name]].iloc[0]
+    if row["failed"] and not row["count"]:
+        return "failed"
+    return "not reported" if pd.isna(row["cached_tokens"]) else number(row["cached_tokens"])
+
+
+def adapter(told: Account) -> str:
+    """Whether a LoRA adapter makes a difference, at the drafter and interval that the verdict is about."""
+    mine = told.second(told.verdict.config)
+    if not len(mine):
+        return ""
+    second = told.material.hits
+    second = second[(second["send"] == "repeat") & (second["index"] == 2) & second["cached_tokens"].notna()]
+    row = mine.iloc[-1]
+    same = second["drafter"].eq(row["drafter"]) & second["interval_order"].eq(row["interval_order"])
+    others = second[same.fillna(False) & second["lora"].fillna(False) & (second["config"] != row["config"])]
+    both = others.merge(mine[["tokens", "cached_tokens"]], on="tokens", suffixes=("", "_base"))
+    if not len(both) or bool(row["lora"] if not pd.isna(row["lora"]) else False):
+        return ""
+    apart = both[both["cached_tokens"] != both["cached_tokens_base"]]
+    names = _names(both["config"])
+    if not len(apart):
+        return (
+            f"A LoRA adapter makes no difference: {names} hit the same as {row['config']} on the second send at "
+            f"{count(both['tokens'].nunique(), 'prompt length')}."
+        )
+    one = apart.iloc[-1]
+    return (
+        f"With a LoRA adapter the hits differ: at {number(one['tokens'])} tokens {one['config']} hits "
+        f"{number(one['cached_tokens'])} and {row['config']} {number(one['cached_tokens_base'])}."
+    )
+
+
+def control(told: Account) -> str:
+    """What the same prompts hit without a drafter."""
+    mine, rows = told.second(told.verdict.config), told.material.hits
+    if not len(mine):
+        return ""
+    plain = rows[~rows["drafter"].fillna(True) & ~rows["as_served"].fillna(False)]["config"].drop_duplicates()
+    for config in plain[plain != told.verdict.config]:
+        both = told.second(config).merge(mine[["tokens", "cached_tokens"]], on="tokens", suffixes=("", "_mine"))
+        if len(both):
+            row = both.iloc[-1]
+            return (
+                f"Without a drafter ({config}) the second send of the same {number(row['tokens'])} tokens hits "
+                f"{number(row['cached_tokens'])}; with {told.verdict.config} it hits "
+                f"{number(row['cached_tokens_mine'])}."
+            )
+    return ""
+
+
+def waiting(told: Account) -> str:
+    """Time to first token of the longest prompt, send by send."""
+    table_ = told.material.latency
+    rows = table_[table_["config"] == told.verdict.config]
+    if not len(rows):
+        return ""
+    rows = rows[rows["tokens"] == rows["tokens"].max()].sort_values("index", kind="stable")
+    parts = [f"{row.send_label} {row.median_ms:,.0f} ms" for row in rows.itertuples() if row.median_ms == row.median_ms]
+    if len(parts) < 2:
+        return ""
+    where = {True: "", False: " on a CPU: compare them, don't quote them", None: ""}[on_gpu(told)]
+    return (
+        f"Time to first token of {number(rows['tokens'].iloc[0])} tokens with {told.verdict.config}: "
+        f"{', '.join(parts)} (medians{where})."
+    )
+
+
+def drafter_off(told: Account) -> str:
+    """What a drafter gains in generation and loses in prefill, where both were streamed."""
+    mix = trade.mix_of(told.material.run)
+    found = None if mix is None else trade.weigh(told.material.generations, told.material.resends, mix)
+    return "" if found is None else trade.sentence(found)
+
+
+def traced(told: Account) -> Markdown | None:
+    """Of a trace without requests of ours: its lookups by cause."""
+    tally = told.material.telling.tally
+    if not told.material.brought or not len(tally):
+        return None
+    rows = [(row.cause, number(row.lookups), number(row.missed_tokens), row.meaning) for row in tally.itertuples()]
+    return table(("cause", "lookups", "tokens missed", "what it means"), rows, numeric=("lookups", "tokens missed"))
+
+
+def new_ending(told: Account) -> str:
+    """What a prompt with the same beginning and another end hits, in the configurations compared."""
+    rows = told.material.hits
+    names = [name for name in (told.verdict.config, told.verdict.remedy_config) if name]
+    rows = rows[(rows["send"] == "new_ending") & rows["cached_tokens"].notna() & rows["config"].isin(names)]
+    rows = rows[rows["tokens"] == rows["tokens"].max()]
+    if not len(rows):
+        return ""
+    parts = [f"{number(row.cached_tokens)} {charts.with_configs([row.config])}" for row in rows.itertuples()]
+    return (
+        f"A prompt that keeps the first 95 % of {number(rows['tokens'].iloc[0])} tokens and ends differently hits "
+        f"{', '.join(parts)}."
+    )
+
+
+def follow_up(told: Account, config: str | None) -> str:
+    """What the next turn of a conversation hits at a configuration's drafter and interval, with the adapter or not."""
+    mine = told.second(config) if config else told.material.hits.head(0)
+    rows = told.material.hits
+    rows = rows[(rows["send"] == "follow_up") & rows["cached_tokens"].notna()]
+    if not len(mine) or not len(rows):
+        return ""
+    one = mine.iloc[-1]
+    same = rows["drafter"].eq(one["drafter"]) & rows["interval_order"].eq(one["interval_order"])
+    rows = rows[same.fillna(False)]
+    if not len(rows):
+        return ""
+    longest = rows[rows["tokens"] == rows["tokens"].max()]
+    low, high = longest["cached_tokens"].min(), longest["cached_tokens"].max()
+    return (
+        f"The next turn of a conversation of {number(longest['tokens'].iloc[0])} tokens then hits "
+        f"{number(low) if low == high else f'{number(low)} to {number(high)}'} of "
+        f"{number(longest['prompt_tokens'].median())} tokens, with {_names(longest['config'])}."
+    )
+
+
+def _names(configs: pd.Series[Any]) -> str:
+    names = [str(name) for name in configs.drop_duplicates()]
+    return listing([*names[:MOST_NAMES], *([f"{len(names) - MOST_NAMES:,} more"] if len(names) > MOST_NAMES else [])])

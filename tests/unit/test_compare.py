@@ -1,0 +1,514 @@
+"""Runs compared: what is a difference, what is noise, what can't be told, and what must not be compared at all."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from data.make_pair import Edit, Row, edited, fixed, make_pair, unchanged
+from data.make_run import make_run
+
+from prefixscope import cli, comparison, noise, paired
+from prefixscope.comparison.facts import causes
+from prefixscope.comparison.whole import Comparison, Pair
+from prefixscope.errors import RunError
+from prefixscope.report import render_report
+from prefixscope.setting import Setting
+
+BASELINE = ("baseline",)
+
+
+def compared(*paths: Path) -> Comparison:
+    return comparison.compare([str(path) for path in paths])
+
+
+def one_pair(before: Path, after: Path) -> Pair:
+    return compared(before, after).pairs[0]
+
+
+def small(folder: Path, change: Edit = unchanged, **options: Any) -> tuple[Path, Path]:
+    """A baseline and the same one changed; enough for hit lengths and times."""
+    before, after = make_run(folder / "before", stages=BASELINE), make_run(folder / "after", stages=BASELINE)
+    return before, edited(after, change, **options)
+
+
+def rewritten(run: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
+    manifest = json.loads((run / "run.json").read_text())
+    change(manifest)
+    (run / "run.json").write_text(json.dumps(manifest))
+    return run
+
+
+def slower(factor: Callable[[Row], float]) -> Edit:
+    """Every time to first token so many times as long."""
+
+    def change(row: Row) -> Row:
+        ms = row.get("first_token_ms")
+        return {**row, "first_token_ms": ms * factor(row)} if ms else row
+
+    return change
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A whole run on 0.29.0, and the same one with the fault fixed."""
+    return make_pair(tmp_path_factory.mktemp("pair"), fixed)
+
+
+@pytest.fixture(scope="module")
+def found(pair: tuple[Path, Path]) -> Comparison:
+    return compared(*pair)
+
+
+# --- what changed ----------------------------------------------------------------------------------------------------
+
+
+def test_one_sentence_says_what_changed_and_what_did_not(found: Comparison) -> None:
+    """The sentence names the releases, the send that changed most with both hits, and that times did not change."""
+    assert comparison.sentence(found) == (
+        "From vLLM 0.29.0 to 0.30.0 the second send of 6,446 tokens with MTP goes from 0 to 6,336 cached tokens; "
+        "latencies differ within noise."
+    )
+    assert found.exit_code == 0
+    assert found.pairs[0].code == "better"
+    verdicts = {one.config: (one.base, one.other, one.code) for one in found.pairs[0].verdicts}
+    assert verdicts["MTP"] == ("none", "reuses", "better")
+    assert verdicts["no MTP"] == ("reuses", "reuses", "same")
+
+
+def test_a_lower_hit_exits_1(pair: tuple[Path, Path]) -> None:
+    """The other way round the same hits are lower, the verdict is worse, and both are said."""
+    found = compared(*reversed(pair))
+    assert (found.exit_code, found.pairs[0].code) == (1, "worse")
+    assert "goes from 6,336 to 0 cached tokens" in comparison.sentence(found)
+    assert "12 lower (by at most 6,336 tokens)" in comparison.to_text(found).replace("\n", " ")
+
+
+def test_one_block_less_is_worse_and_named_beside_a_gain(tmp_path: Path) -> None:
+    """A change to the better hides no hit that is one block lower: the sentence counts it, the exit code is 1."""
+
+    def change(row: Row) -> Row:
+        row = fixed(row)
+        lost = row["kind"] == "send" and row["send"] == "follow_up" and row["cached_tokens"] > 64
+        return {**row, "cached_tokens": row["cached_tokens"] - 64} if lost else row
+
+    found = compared(*small(tmp_path, change))
+    assert found.pairs[0].code == "better and worse"
+    assert found.exit_code == 1
+    lost = len(found.pairs[0].lower)
+    assert f"; {lost} hit lengths are lower, by at most 64;" in comparison.sentence(found)
+
+
+def test_equal_runs_exit_0(tmp_path: Path) -> None:
+    """Where every hit length is the same it says of how many, and that no setting differs."""
+    found = compared(*small(tmp_path, version="0.29.0"))
+    assert comparison.sentence(found).startswith("From A to B no hit length changes (120 compared)")
+    assert "No setting that both runs tell of differs." in comparison.to_text(found).replace("\n", " ")
+    assert (found.exit_code, found.pairs[0].code) == (0, "unchanged")
+
+
+def test_a_report_is_as_good_as_its_run(pair: tuple[Path, Path], tmp_path: Path, found: Comparison) -> None:
+    """Reports compare to the same settings, hits, verdicts and rates as their run directories, tokens and all."""
+    reports = [render_report(run, out=tmp_path / f"{run.name}.html") for run in pair]
+    again = comparison.to_json(compared(*reports), "")["pairs"][0]
+    whole = comparison.to_json(found, "")["pairs"][0]
+    assert again.pop("answers") is None, "answers stay in the run directory"
+    assert whole.pop("answers")
+    assert again == whole
+    settings = [comparison.to_json(compared(*of), "")["settings"] for of in (reports, pair)]
+    assert settings[0] == settings[1]
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
+
+
+def test_settings_are_known_unknown_same_or_different(tmp_path: Path) -> None:
+    """Flags and facts that differ are rows, what one run does not tell is unknown there, what is the same is a line."""
+    before, after = small(tmp_path)
+
+    def change(manifest: dict[str, Any]) -> None:
+        for server in manifest["servers"]:
+            server["command"] += " --max-num-batched-tokens 2048 --port 4711"
+        manifest["facts"].append({"name": "KV cache dtype", "value": "fp8", "source": "/metrics"})
+        manifest["environment"] |= {"cpus": 64, "memory_gib": 512.0}
+
+    found = compared(before, rewritten(after, change))
+    states = {one.name: (one.state, one.values) for one in found.facts}
+    assert states["vLLM version"] == ("differs", ("0.29.0", "0.30.0"))
+    assert states["--max-num-batched-tokens"] == ("differs", ("not given", "2048"))
+    assert states["KV cache dtype"] == ("unknown", (None, "fp8"))
+    assert states["served models"][0] == "same"
+    assert "--port" not in states
+    assert causes(found.facts) == ["vLLM version", "--max-num-batched-tokens", "machine"]
+    text = comparison.to_text(found).replace("\n", " ")
+    assert "More than one thing differs (vLLM version, --max-num-batched-tokens, machine)" in text
+
+
+def test_what_was_asked_of_different_servers_is_no_setting(tmp_path: Path) -> None:
+    """What the first server said of its drafter is left out where the runs' first servers were started differently."""
+    before, after = small(tmp_path)
+    for run, value in ((before, "off"), (after, "mtp")):
+        rewritten(run, lambda m, v=value: m["facts"].append({"name": "speculative decoding", "value": v, "source": ""}))
+    assert "speculative decoding" in {one.name for one in compared(before, after).facts}
+    rewritten(after, lambda m: m.update(servers=m["servers"][1:]))
+    assert "speculative decoding" not in {one.name for one in compared(before, after).facts}
+
+
+def test_intervals_of_two_single_runs_are_compared(tmp_path: Path) -> None:
+    """Two runs of one setting each are compared whatever the setting is, and the setting is what differs."""
+
+    def only(interval: int) -> Edit:
+        def change(row: Row) -> Row | None:
+            if row.get("setting", {}).get("label") != "MTP":
+                return None
+            moved = interval == 4096 and row.get("index") == 2 and row["prompt"]["tokens"] == 6446
+            hit = 5952 if moved else row.get("cached_tokens")
+            return {**row, "setting": Setting(interval=interval).to_json(), "cached_tokens": hit}
+
+        return change
+
+    runs = [
+        edited(make_run(tmp_path / str(n), stages=BASELINE), only(n), run_id=f"run-{n}", version="0.29.0")
+        for n in (1024, 4096)
+    ]
+    found = compared(*runs)
+    assert found.labels == ("A, MTP, interval 1,024", "B, MTP, interval 4,096")
+    assert comparison.sentence(found).startswith(
+        "From MTP, interval 1,024 to MTP, interval 4,096 the second send of 6,446 tokens goes from 0 to 5,952 cached"
+    )
+
+
+def test_three_runs_are_held_against_the_first(tmp_path: Path) -> None:
+    """Each further run has its own sentence against the base, and one table holds a column for each."""
+    before, after = small(tmp_path, fixed)
+    third = edited(make_run(tmp_path / "third", stages=BASELINE), unchanged, run_id="third", version="0.32.0")
+    found = compared(before, after, third)
+    assert [pair.span for pair in found.pairs] == ["From vLLM 0.29.0 to 0.30.0", "From vLLM 0.29.0 to 0.32.0"]
+    assert [pair.code for pair in found.pairs] == ["better", "unchanged"]
+    assert "| MTP | 6,446 | send 2 | 0 | 6,336 | 0 | B +6,336; C same |" in comparison.to_markdown(found)
+
+
+# --- what must not be compared ---------------------------------------------------------------------------------------
+
+
+def test_the_same_run_twice_is_refused(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """A run does not differ from itself, whether it comes as a directory, as its report or without its manifest."""
+    report = render_report(pair[0], out=tmp_path / "report.html")
+    with pytest.raises(RunError, match="are the same run"):
+        compared(pair[0], report)
+    bare = make_run(tmp_path / "bare", stages=BASELINE)
+    (bare / "run.json").unlink()
+    with pytest.raises(RunError, match="are the same run"):
+        compared(pair[0], bare)
+
+
+def test_other_prompt_lengths_are_not_compared(tmp_path: Path) -> None:
+    """Runs without a length in common say so with both lists, list what each has, and can't tell."""
+
+    def longer(row: Row) -> Row:
+        prompt = {**row["prompt"], "tokens": row["prompt"]["tokens"] + 1}
+        return {**row, "prompt": prompt, "prompt_tokens": row["prompt_tokens"] + 1}
+
+    found = compared(*small(tmp_path, longer))
+    assert found.exit_code == 3
+    assert "they have no prompt length in common (A: 150, 704" in comparison.sentence(found)
+    assert {one.letter for one in found.pairs[0].alone} == {"A", "B"}
+    assert found.pairs[0].rates == ()
+
+
+def test_prompts_of_equal_name_and_another_length_are_not_compared(tmp_path: Path) -> None:
+    """Where two servers counted other lengths for the same prompt the cell is listed, not compared."""
+
+    def counted(row: Row) -> Row:
+        return {**row, "prompt_tokens": row["prompt_tokens"] + (row["prompt"]["tokens"] == 6446)}
+
+    found = compared(*small(tmp_path, counted))
+    assert {one.cell.tokens for one in found.pairs[0].hits} == {150, 704, 1089, 3008}
+    assert "6,446 tokens on A, 6,447 on B" in comparison.to_markdown(found)
+
+
+def test_another_model_is_said(tmp_path: Path) -> None:
+    """Two models are compared at equal lengths, under the same roles, and the model is named as what differs."""
+
+    def renamed(row: Row) -> Row:
+        return {**row, "model": row["model"].replace("gemma4-tiny", "other")}
+
+    before, after = small(tmp_path, renamed, version="0.29.0")
+    rewritten(after, lambda m: m["facts"][1].update(value=["other", "other-lora"]))
+    found = compared(before, after)
+    assert causes(found.facts) == ["served models"]
+    assert len(found.pairs[0].hits) == 120
+    assert comparison.sentence(found).startswith(
+        "From gemma4-tiny, gemma4-tiny-lora to other, other-lora no hit length"
+    )
+
+
+def test_a_run_of_failures_cannot_be_told(tmp_path: Path) -> None:
+    """Where every request of a run failed the first failure is named, and nothing is compared."""
+
+    def failed(row: Row) -> Row:
+        nothing = dict.fromkeys(("prompt_tokens", "cached_tokens", "first_token_ms", "metrics"))
+        return {**row, **nothing, "status": "failed", "error": "the server ended\nlog"}
+
+    found = compared(*small(tmp_path, failed))
+    assert found.exit_code == 3
+    assert comparison.sentence(found).startswith("From vLLM 0.29.0 to 0.30.0 none of 120 hit lengths can be told")
+    assert "the first: the server ended" in comparison.to_text(found)
+    assert "log" not in " ".join(found.sides[1].doubts)
+
+
+def test_a_half_finished_run_is_compared_as_far_as_it_got(tmp_path: Path) -> None:
+    """What an interrupted run measured is compared, the rest is listed, and its state is a doubt."""
+
+    def half(row: Row) -> Row | None:
+        return row if row["setting"]["label"] == "no MTP" else None
+
+    before, after = small(tmp_path, half)
+    rewritten(after, lambda m: m["stages"].update(baseline={"status": "interrupted", "error": "killed"}))
+    found = compared(before, after)
+    assert len(found.pairs[0].hits) == 20
+    assert {one.config for one in found.pairs[0].alone if one.letter == "A"} >= {"MTP"}
+    assert "B: stage baseline is interrupted: killed" in comparison.to_text(found)
+    assert found.exit_code == 0
+
+
+def test_a_failed_send_where_the_base_answered_cannot_be_told(tmp_path: Path) -> None:
+    """One send that failed on the other side alone makes the exit code 3: what it would have hit is not known."""
+
+    def failed(row: Row) -> Row:
+        hurt = row["setting"]["label"] == "no MTP" and row["prompt"]["tokens"] == 704 and row["index"] == 2
+        nothing = {"prompt_tokens": None, "cached_tokens": None, "status": "failed", "error": "timeout"}
+        return {**row, **nothing} if hurt else row
+
+    found = compared(*small(tmp_path, failed))
+    assert (found.pairs[0].code, found.exit_code) == ("can't tell", 3)
+    assert [one.code for one in found.pairs[0].untold] == ["failed"]
+
+
+def test_null_is_not_lower_than_a_hit(tmp_path: Path) -> None:
+    """A server that stops reporting cached tokens did not get worse: it can't be told."""
+    found = compared(*small(tmp_path, lambda row: {**row, "cached_tokens": None}))
+    assert not found.pairs[0].lower
+    assert found.exit_code == 3
+    assert {one.code for one in found.pairs[0].untold} == {"not reported"}
+
+
+def test_a_cold_send_that_hits_voids_its_series(tmp_path: Path) -> None:
+    """Where a first send hit something the salt was ignored: its repeats are neither better nor worse."""
+
+    def warm(row: Row) -> Row:
+        first = row["send"] == "cold" and row["prompt"]["tokens"] == 6446 and row["setting"]["label"] == "MTP"
+        return {**fixed(row), **({"cached_tokens": 6400} if first else {})}
+
+    found = compared(*small(tmp_path, warm))
+    mine = [one for one in found.pairs[0].hits if one.cell.tokens == 6446 and one.cell.setting == "MTP"]
+    assert {one.code for one in mine} == {"not cold"}
+
+
+def test_repeats_that_overlap_cannot_be_told(tmp_path: Path) -> None:
+    """Hit lengths that vary within a run differ only where no repeat of one run overlaps with the other's."""
+
+    def twice(low: int) -> Edit:
+        def change(row: Row) -> Row:
+            hurt = row["send"] == "repeat" and row["index"] == 2 and row["prompt"]["tokens"] == 6446
+            return {**row, "cached_tokens": low} if hurt and row["setting"]["label"] == "no MTP" else row
+
+        return change
+
+    for low, code in ((5952, "varies"), (6336, "lower")):
+        folder = tmp_path / code
+        before, after = small(folder, twice(6400 if code == "varies" else 5952))
+        more = edited(make_run(folder / "more", stages=BASELINE), twice(low if code == "varies" else 6016), run_id="x")
+        with (after / "raw" / "baseline.jsonl").open("a") as rows:
+            rows.write((more / "raw" / "baseline.jsonl").read_text())
+        cells = [
+            one for one in one_pair(before, after).hits if one.cell.setting == "no MTP" and one.cell.tokens == 6446
+        ]
+        assert next(one.code for one in cells if one.cell.index == 2) == code
+
+
+def test_what_is_no_run_is_refused_in_words(tmp_path: Path, pair: tuple[Path, Path]) -> None:
+    """A foreign page, an empty folder, a missing file, a newer schema and a single run each get their own error."""
+    (tmp_path / "page.html").write_text("<!DOCTYPE html><html></html>")
+    (tmp_path / "empty").mkdir()
+    cases = {"page.html": "holds no run", "empty": "not a run directory", "missing.html": "can't be read"}
+    for name, words in cases.items():
+        with pytest.raises(RunError, match=words):
+            compared(pair[0], tmp_path / name)
+    newer = rewritten(make_run(tmp_path / "newer", stages=BASELINE), lambda m: m.update(schema_version=2, run_id="n"))
+    with pytest.raises(RunError, match="schema 2, this prefixscope compares 1"):
+        compared(pair[0], newer)
+    older = edited(make_run(tmp_path / "older", stages=BASELINE), lambda row: {**row, "schema": 0})
+    with pytest.raises(RunError, match="rows of another schema"):
+        compared(pair[0], older)
+    with pytest.raises(RunError, match="1 run to compare"):
+        compared(pair[0])
+
+
+# --- noise or change -------------------------------------------------------------------------------------------------
+
+
+def scattered(share: float, by: float = 1.0) -> Edit:
+    """Times that go up and down from prompt to prompt around ``by`` times the base's."""
+    seen: dict[str, int] = {}
+
+    def factor(row: Row) -> float:
+        place = seen.setdefault(row["series"], len(seen))
+        return by * (1 + share if place % 2 else 1 / (1 + share))
+
+    return slower(factor)
+
+
+@pytest.mark.parametrize(
+    ("share", "by", "code"),
+    [(0.03, 1.0, "noise"), (0.03, 1.5, "change"), (0.03, 0.7, "change"), (2.0, 1.0, "can't tell")],
+)
+def test_times_are_noise_a_change_or_neither(tmp_path: Path, share: float, by: float, code: str) -> None:
+    """A shift beyond the scatter is a change, none in a small scatter is noise, and a wild scatter tells nothing."""
+    pair = one_pair(*small(tmp_path, scattered(share, by)))
+    cold = next(one for one in pair.rates if one.what == "first token, cold")
+    assert cold.code == code
+    assert cold.effect is not None
+    assert cold.effect.value == pytest.approx(by, rel=0.25)
+    if code == "can't tell":
+        assert cold.needed is not None
+        assert cold.needed > cold.effect.pairs
+        assert "can't be told (about" in comparison.sentence(compared(tmp_path / "before", tmp_path / "after"))
+    if code == "change":
+        words = comparison.sentence(compared(tmp_path / "before", tmp_path / "after"))
+        assert f"the first token of a cold prompt takes {cold.effect.value:.2f} times as long" in words
+
+
+def test_times_never_change_the_exit_code(tmp_path: Path) -> None:
+    """Ten times slower with equal hits exits 0: latency depends on the machine's day."""
+    found = compared(*small(tmp_path, slower(lambda row: 10.0)))
+    assert found.exit_code == 0
+    assert "takes 10.00 times as long" in comparison.sentence(found)
+
+
+def test_a_time_whose_hit_changed_is_no_noise(found: Comparison) -> None:
+    """Times of sends whose hit length changed are shown apart, as what follows the hit."""
+    codes = {one.what: one.code for one in found.pairs[0].rates if not one.by_shape}
+    assert codes["first token, other hit"] == "follows"
+    assert codes["first token, same hit"] == "same"
+
+
+def test_speed_and_acceptance_are_paired_by_prompt(tmp_path: Path) -> None:
+    """Tokens a second and acceptance are held against the same prompt's on the other run, shape by shape."""
+
+    def other(row: Row) -> Row:
+        if row["kind"] != "generation":
+            return row
+        row = {**row, "arrivals_ms": [ms * 2 for ms in row["arrivals_ms"]]}
+        return {**row, "prompt": {**row["prompt"], "digest": "another text"}} if row["shape"] == "XML" else row
+
+    before, after = make_pair(tmp_path, other)
+    found = {one.name: one for one in one_pair(before, after).rates}
+    assert found["tokens a second, MTP"].code == "change"
+    assert found["tokens a second, MTP"].effect.value == pytest.approx(0.5)  # type: ignore[union-attr]
+    assert found["acceptance, MTP"].code == "same"
+    assert "tokens a second, MTP, prose" in found
+    assert "tokens a second, MTP, XML" not in found, "another text is another prompt"
+
+
+def test_students_t() -> None:
+    """The two-sided p is 5 % at every tabled quantile, 1 at zero, and the pairs needed shrink with the scatter."""
+    for freedom in (1, 2, 3, 7, 10, 29, 200):
+        assert paired.two_sided(paired.t975(freedom), freedom) == pytest.approx(0.05, abs=2e-4)
+    assert paired.two_sided(0.0, 5) == 1.0
+    assert paired.two_sided(-3.182, 3) == pytest.approx(paired.two_sided(3.182, 3))
+    few, many = paired.needed(0.1, math.log(1.25)), paired.needed(1.0, math.log(1.25))
+    assert few is not None
+    assert many is not None
+    assert few < 6 < many
+    assert paired.t975(few - 1) * 0.1 / math.sqrt(few) <= math.log(1.25)
+    assert paired.needed(1e6, 0.01) is None
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+
+def test_answers_are_held_against_each_runs_own_noise(tmp_path: Path) -> None:
+    """Cold answers that differ between runs, where both repeat themselves, are put down to what differs."""
+
+    def says(row: Row) -> Row:
+        return {**row, "token_ids": [9, 9, 9]} if row["kind"] == "answer" else row
+
+    for change, code in ((says, "arms"), (unchanged, "same")):
+        across = one_pair(*make_pair(tmp_path / code, change)).answers.across
+        assert isinstance(across, noise.Judgement)
+        assert across.code == code
+        assert "A and B" in across.sentence
+
+
+def test_equality_is_paired_by_document(found: Comparison) -> None:
+    """Equal answers are counted over the documents that both runs compared, with the exact test."""
+    warm = next(one for one in found.pairs[0].answers.equal if one.what.startswith("warm"))
+    assert (warm.base, warm.other, warm.only_base, warm.only_other, warm.p) == ((19, 20), (19, 20), 0, 0, 1.0)
+
+
+# --- forms -----------------------------------------------------------------------------------------------------------
+
+
+def test_markdown_is_text_and_fits_an_issue(tmp_path: Path) -> None:
+    """Names from outside are text on GitHub: no markup, element or mention; a table's rows are as wide as its head."""
+    hostile = "<script>x</script> | **b** @someone #1 ![i](u) `c`"
+    before, after = make_pair(tmp_path)
+    rewritten(after, lambda m: m["target"].update(label=hostile))
+    text = comparison.to_markdown(compared(before, after))
+    assert len(text) < 60_000
+    assert "<script" not in text
+    assert not re.search(r"(?<!\\)\*\*b|@someone|(?<!\\)!\[i\]\(|(?<!\\)#1", text.replace("\\[", "["))
+    width = 0
+    for line in text.splitlines():
+        if not line.startswith("|"):
+            width = 0
+            continue
+        bars = len(re.findall(r"(?<!\\)\|", line))
+        assert width in (0, bars), line
+        width = bars
+    assert text.index("What differs in settings") < text.index("Hit lengths")
+
+
+def test_a_page_holds_no_path_host_or_key(tmp_path: Path) -> None:
+    """The page and the Markdown hold neither the runs' folders nor the machine's name, and what they embed neither."""
+    before, after = make_pair(tmp_path / "private-place")
+    page, note = tmp_path / "out.html", tmp_path / "out.md"
+    assert cli.main(["compare", str(before), str(after), "-o", str(page)]) == 0
+    assert cli.main(["compare", str(before), str(after), "-o", str(note)]) == 0
+    for text in (page.read_text(), note.read_text()):
+        for private in ("private-place", "build-host-17", "/home/someone"):
+            assert private not in text
+
+
+def test_the_command_prints_settings_before_results(
+    pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The terminal gets the sentence, who is who, the settings that differ, then results; JSON has the exit code."""
+    before, after = map(str, pair)
+    assert cli.main(["compare", before, after]) == 0
+    shown = capsys.readouterr().out
+    places = [shown.index(text) for text in ("From vLLM", before, "settings that differ", "Of 168 hit lengths")]
+    assert places == sorted(places)
+    assert cli.main(["compare", after, before, "--json"]) == 1
+    value = json.loads(capsys.readouterr().out)
+    assert value["exit_code"] == 1
+    assert value["settings"][0] == {
+        "name": "vLLM version", "values": ["0.30.0", "0.29.0"], "state": "differs", "kind": "cause"
+    }  # fmt: skip
+    assert {one["change"] for one in value["pairs"][0]["hits"]} == {"same", "lower"}
+
+
+@pytest.mark.parametrize("out", ["out.pdf", "missing/out.html", "."])
+def test_a_file_that_cannot_be_written_exits_2(
+    pair: tuple[Path, Path], out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another ending, or no such folder, is refused before anything is read; 1 is left to what got worse."""
+    assert cli.main(["compare", *map(str, pair), "-o", str(tmp_path / out)]) == 2
+    assert "ends in .html or .md" in capsys.readouterr().err
+    assert cli.main(["compare", str(pair[0]), str(pair[0])]) == 2

@@ -1,0 +1,394 @@
+"""The incident note: what a person's note of the first report holds, ours holds from a run; and any run has one."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from data.make_run import make_run
+from stub import StubServer
+
+from prefixscope import cli, frames, notes, preflight, resources
+from prefixscope.lookups import bring
+from prefixscope.notes import checking, upstream
+from prefixscope.notes.account import account
+from prefixscope.quantities import number
+from prefixscope.runs import Run
+from prefixscope.trace import ranges_text
+
+SAMPLE = Path(__file__).parents[2] / "data" / "sample" / "run"
+TRACE = Path(__file__).parents[1] / "data" / "trace-incident.jsonl"
+HEADINGS = ["Context", "Symptom", "Cause", "Workaround and its cost", "Ruled out", "Upstream status",
+            "Check your server", "Open, and not measured", "In short"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the recorded run, with its note."""
+    folder = tmp_path_factory.mktemp("sample") / "run"
+    shutil.copytree(SAMPLE, folder)
+    notes.write_incident(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def note(sample: Path) -> str:
+    return plain((sample / "incident.md").read_text())
+
+
+def plain(text: str) -> str:
+    """The note as a reader sees it: without escapes."""
+    return re.sub(r"\\([\\`*_\[\]<>|~$#+=.)-])", r"\1", text).replace("\u200b", "").replace("`", "")
+
+
+def section(text: str, heading: str) -> str:
+    """What stands under one heading."""
+    return text.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    """One send of an attached server, as its row."""
+    setting = {"drafter": None, "lora": None, "interval": None, "as_served": True, "label": "as served", "id": "s"}
+    return {"schema": 1, "kind": "send", "stage": "baseline", "series": "s", "setting": setting, "model": "m",
+            "prompt": {"name": "p", "tokens": 4000}, "send": "repeat", "index": 2, "request_id": "ps-1", "status": "ok",
+            "prompt_tokens": 4000, "cached_tokens": 0, **changes}  # fmt: skip
+
+
+def attached(folder: Path, *rows: dict[str, Any], **manifest: Any) -> str:
+    """The note of a run of an attached server with these rows."""
+    (folder / "raw").mkdir(parents=True)
+    (folder / "raw" / "baseline.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    value = {"schema_version": 1, "run_id": "r", "created_at": "2026-11-30T02:00:00Z", **manifest}
+    value = {"target": {"kind": "attached", "label": "http://host:8000"}, "stages": {}, **value}
+    (folder / "run.json").write_text(json.dumps(value))
+    return plain(notes.write_incident(folder).read_text())
+
+
+# --- what the first report's note holds -----------------------------------------------------------------------------
+
+
+def test_every_section_of_the_first_reports_note_is_there(note: str) -> None:
+    """Context, symptom, cause, workaround, cost, upstream, check and short answers stand in the order of a person's."""
+    assert re.findall(r"^## (.+)$", note, re.MULTILINE) == HEADINGS
+
+
+def test_the_title_names_configuration_release_fault_and_remedy(note: str) -> None:
+    """The title says who does what, and what brings it back."""
+    assert note.startswith(
+        "# MTP on vLLM 0.29.0: repeated prompts hit nothing in the prefix cache; retention interval 1,024 brings the "
+        "hit back\n"
+    )
+
+
+def test_context(note: str, sample: Path) -> None:
+    """Model, drafter, release, cache settings, machine, configurations, prompts and start commands are told."""
+    told = section(note, "Context")
+    for text in ("gemma4-small served by vLLM 0.29.0", "Speculative decoding: mtp, 3 tokens a draft", "scheduler block",
+                 "prefix caching yes", "KV cache dtype auto", "CPUs 2", "greedy decoding", "one-token answers",
+                 "each sent up to 3 times"):  # fmt: skip
+        assert text in told, text
+    sent = frames.sends(sample)
+    assert f"{number(len(sent))} requests" in told
+    assert f"{number(sent['tokens'].min())} to {number(sent['tokens'].max())} tokens" in told
+    for config in sent["config"].drop_duplicates():
+        assert f"| {config} |" in told
+    assert told.count("api_server") == 1
+    assert "22 environment variables before it are in the report" in told
+    assert "--speculative-config" in told
+    assert "--prefix-cache-retention-interval 1024" in told
+
+
+def test_symptom(note: str, sample: Path) -> None:
+    """Hits of each send by configuration, the adapter, the waiting time and what the drafter is worth are measured."""
+    told, hits = section(note, "Symptom"), frames.hits(frames.sends(sample))
+    for one in hits[(hits["send"] == "repeat") & (hits["index"] == 2) & ~hits["interval"].isin(["64"])].itertuples():
+        if one.config.startswith(("MTP + LoRA", "no MTP")) or one.config == "MTP":
+            assert re.search(
+                rf"\| {re.escape(one.config)} \| {number(one.tokens)} \| 0 \| {number(one.cached_tokens)} \|", told
+            ), one
+    assert "reuses nothing on the second send" in told
+    assert "The third send reuses 6,336" in told
+    assert "A LoRA adapter makes no difference" in told
+    assert re.search(r"Time to first token of 6,446 tokens with MTP: send 1 \(cold\) [\d,]+ ms, send 2 [\d,]+ ms", told)
+    assert re.search(r"MTP gains [\d.]+ s .+ of generation a request against no MTP \([\d.]+ against [\d.]+ ms", told)
+
+
+def test_cause(note: str, sample: Path) -> None:
+    """How it was found, the groups, the drop, and needed, stored and missing blocks, first and last counted in."""
+    told, main = section(note, "Cause"), account(sample).main
+    assert main is not None
+    view = next(one for one in main.groups if one.limiting)
+    kept = {one.group.gid: one for one in account(sample).stored}[view.group.gid]
+    assert view.needed is not None
+    assert "prefixscope's tracer recorded inside vLLM" in told
+    assert "a 6,446-token prompt" in told
+    assert "6 KV cache groups: 5 sliding-window (32-token blocks, window 1,024); 1 full-attention (64-token" in told
+    assert "A hit is a length that every group can back, in multiples of the scheduler block, 64 tokens" in told
+    assert "Without a drafter: " in told
+    assert "Hit: 6,400 of 6,446 tokens." in told
+    assert "gives up the last cached block at lookup" in told
+    assert "in 6 of 6 groups: no group is the drafter's own, so the drop applies to all of them" in told
+    assert f"needs blocks {ranges_text([view.needed])}" in told
+    for ranges in ([view.needed], view.cached, view.missing, kept.kept):
+        assert ranges_text(ranges) in told
+    assert "the store side keeps the blocks before the replay boundary" in told
+    assert "both sides are recorded, the lookup's and the store's" in told
+    assert "With MTP + LoRA, interval 1,024" in told or "With MTP, interval 1,024" in told
+    assert re.search(r"gives the measured hit, to the token, in \d+ of \d+ sends", told)
+
+
+def test_workaround_and_cost(note: str, sample: Path) -> None:
+    """Flag, rule, table of intervals, hits, blocks, MiB, tokens short, follow-up turns, equality and caveat."""
+    told = section(note, "Workaround and its cost")
+    swept = frames.sweep(frames.sends(sample), frames.kept(sample))
+    longest = swept[swept["tokens"] == swept["tokens"].max()]
+    for one in longest.itertuples():
+        cells = [one.interval, number(one.tokens), number(one.hit_2), number(one.hit_3), number(one.short_2)]
+        assert f"| {' | '.join(cells)} |" in told
+    base, helped = longest.iloc[0], longest[longest["interval"] == "1,024"].iloc[0]
+    assert "With --prefix-cache-retention-interval 1024 the second send reuses 6,336 of 6,446 (110 tokens short" in told
+    assert f"{helped['blocks'] / base['blocks']:.1f} times" in told
+    for blocks in (helped["blocks"], base["blocks"]):
+        assert f"{number(blocks)}" in told.split("![", 1)[1]
+    assert f"{helped['bytes'] / 2**20:,.1f} MiB instead of {base['bytes'] / 2**20:,.1f} MiB" in told
+    assert "must be a multiple of the scheduler block, 64 here" in told
+    assert "0 keeps those where the engine expects a prompt to resume; N keeps one more every N tokens" in told
+    assert re.search(r"stops \d+ to \d+ tokens short of its end \(under \d scheduler blocks of 64\)", told)
+    assert "as long as the checkpoints have not been evicted" in told
+    assert re.search(r"The next turn of a conversation of 6,446 tokens then hits 6,336 of 6,\d+ tokens, with MTP", told)
+    assert re.search(r"\d+ of \d+ warm answers equal the cold ones", told)
+    assert "they take no memory from running requests" in told
+    assert (
+        "--enable-prefix-caching \\\n--enable-prompt-tokens-details \\\n--prefix-cache-retention-interval 1024" in told
+    )
+    assert "vLLM 0.30.0 or later mends it" in told
+    assert "This run measured 0.29.0 alone" in told
+
+
+def test_ruled_out(note: str) -> None:
+    """The control without the drafter, the adapter, the answers, another text, the counters and eviction."""
+    told = section(note, "Ruled out")
+    for text in ("Without a drafter (no MTP)", "A LoRA adapter makes no difference",
+                 "warm answers equal the cold ones", "another text of the same length hits nothing",
+                 "the server's own counters", "Eviction: 16,859 blocks left the cache during the run"):  # fmt: skip
+        assert text in told, text
+
+
+def test_upstream_status_has_dates_and_numbers(note: str) -> None:
+    """Each pull request and issue of the cause is linked, with its state, its day where it is known, and its source."""
+    told = section(note, "Upstream status")
+    assert "As read on 30 November 2026" in told
+    for text in (
+        "[vllm#53945](https://github.com/vllm-project/vllm/issues/53945) (pull request, merged 8 September 2026, in "
+        "releases from 0.30.0) moves the retained replay checkpoint to where a lookup lands",
+        "vllm#54713",
+        "exact multiple of the scheduler block",
+        "(pull request, merged 17 October 2026, in releases from 0.33.0) replaces how the drafter's cache groups are",
+        "(issue, closed May 2026) reports no hits for Gemma 4 with DFlash",
+        "vllm#54360",
+        "--prefix-cache-retention-interval, and its default 0",
+    ):
+        assert text in told, text
+
+
+def test_check_your_server(note: str) -> None:
+    """Flags that are needed, when it is worth it, commands, a script without us, and the tracer with its limits."""
+    told = section(note, "Check your server")
+    for text in ("--enable-prompt-tokens-details", "mixes sliding-window or Mamba layers with full attention",
+                 "prefixscope check http://localhost:8000 ", "prefixscope trace kit", "python3 resend.py",
+                 "relies on internal names of vLLM"):  # fmt: skip
+        assert text in told, text
+
+
+def test_short_answers(note: str) -> None:
+    """Why, how to get the hits back without giving up the drafter, and what it costs."""
+    told = section(note, "In short")
+    assert "**Why does a resend hit nothing?** The 5 sliding-window groups" in told
+    assert "**How do I get the hits back without turning the drafter off?** With --prefix-cache-retention" in told
+    assert re.search(r"\*\*What does that cost\?\*\* .*4\.2 times", told)
+
+
+def test_figures_lie_beside_the_note(sample: Path) -> None:
+    """Hits, blocks and intervals are SVG files that the note shows, with the finding as their alternative text."""
+    shown = re.findall(r"^!\[(.+)\]\((.+)\)$", (sample / "incident.md").read_text(), re.MULTILINE)
+    assert [name for _, name in shown] == ["incident-hits.svg", "incident-blocks.svg", "incident-intervals.svg"]
+    for text, name in shown:
+        svg = (sample / name).read_text()
+        assert svg.startswith("<svg ")
+        assert text.split()[0] in svg
+        assert "<script" not in svg
+
+
+def test_the_same_run_gives_the_same_note(sample: Path, tmp_path: Path) -> None:
+    """Note and figures are the same to the byte when they are written again."""
+    before = {path.name: path.read_bytes() for path in sample.glob("incident*")}
+    notes.write_incident(sample)
+    assert {path.name: path.read_bytes() for path in sample.glob("incident*")} == before
+
+
+def test_no_number_of_the_note_is_typed(sample: Path, tmp_path: Path) -> None:
+    """With other hits in the rows the note has other numbers, and none of the old ones."""
+    folder = tmp_path / "run"
+    shutil.copytree(sample, folder)
+    for path in (folder / "raw").glob("*.jsonl"):
+        path.write_text(re.sub(r'(_tokens": ?)6336', r"\g<1>6272", path.read_text()))
+    shutil.rmtree(folder / "trace")
+    told = plain(notes.write_incident(folder).read_text())
+    assert "6,272" in told
+    assert "6,336" not in told
+
+
+# --- every kind of run ---------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_reuses_has_no_workaround(tmp_path: Path) -> None:
+    """A healthy server's note says so, explains what is short of full, and offers no remedy."""
+    told = attached(
+        tmp_path / "run",
+        row(send="cold", index=1, request_id="ps-0"),
+        row(cached_tokens=3904),
+        row(cached_tokens=3904, index=3, request_id="ps-2"),
+    )
+    assert "repeated prompts hit the prefix cache" in told.splitlines()[0]
+    assert "\n## What was measured\n" in told
+    assert "## Why hits are as long as they are" in told
+    assert "Workaround" not in told
+    assert "Nothing to wait for: this run found no fault." in told
+    assert "no engine was traced" in told
+
+
+def test_an_attached_server_without_a_trace_gets_the_known_fault(tmp_path: Path) -> None:
+    """Without a trace the release's known fault is the cause, cited, and the missing blocks are said to be unknown."""
+    facts = [{"name": name, "value": value, "source": "x"} for name, value in (
+        ("vllm version", "0.29.0"), ("engine", "vLLM"), ("speculative decoding", "on"),
+        ("retention interval reported", "0"))]  # fmt: skip
+    third = row(cached_tokens=3904, index=3, request_id="ps-2")
+    told = attached(
+        tmp_path / "run", row(send="cold", index=1, request_id="ps-0"), row(), third, facts=facts,
+        engine={"version": "0.29.0"},
+    )  # fmt: skip
+    assert "hit nothing in the prefix cache" in told.splitlines()[0]
+    assert "Which blocks were needed and which were there is not known" in told
+    assert "vllm#53945" in section(told, "Upstream status")
+    assert "merged 8 September 2026" in section(told, "Upstream status")
+    assert "start it with --prefix-cache-retention-interval N" in section(told, "Workaround and its cost")
+    assert "How the server was started is not known" in told
+
+
+@pytest.mark.parametrize(
+    ("changes", "title", "words"),
+    [
+        ({"cached_tokens": 2048}, "hit only a part", "reuses only part of the prefix"),
+        ({"cached_tokens": None}, "cached tokens are not reported", "--enable-prompt-tokens-details"),
+        ({"prompt_tokens": 100, "prompt": {"name": "p", "tokens": 100}}, "too short for", "too short to be reused"),
+        ({"status": "failed", "error": "HTTP 500", "cached_tokens": None}, "no verdict", "1 request failed; the first"),
+        ({"status": "failed", "error": None, "cached_tokens": None}, "no verdict", "1 request failed; why was not rec"),
+    ],
+)
+def test_each_verdict_has_its_note(tmp_path: Path, changes: dict[str, Any], title: str, words: str) -> None:
+    """Short, not reported, cannot hit and failed: each is told in its own words, with nothing that was not measured."""
+    told = attached(tmp_path / "run", row(send="cold", index=1, request_id="ps-0"), row(**changes))
+    assert title in told.splitlines()[0]
+    assert words in told
+    for absent in ("None", "nan", "<NA>", "NaT"):
+        assert not re.search(
+            rf"(?<![\w-]){re.escape(absent)}(?!\w)", told.split("## Check your")[0].replace("None keeps", "")
+        ), absent
+
+
+def test_a_run_without_a_row_says_what_would_fill_it(tmp_path: Path) -> None:
+    """An empty run gives a note that names what has not been measured, and how to measure it."""
+    run = Run.create(tmp_path / "run", target={"kind": "attached", "url": "http://127.0.0.1:9"}, parameters={})
+    told = plain(notes.write_incident(run.path).read_text())
+    assert "no verdict on the prefix cache yet" in told.splitlines()[0]
+    assert "No prompt was sent twice" in told
+    assert "Not measured: hit lengths by configuration. Stage baseline has not run (prefixscope run -o RUN" in told
+
+
+def test_a_run_without_a_manifest_has_a_note(tmp_path: Path) -> None:
+    """Rows alone are told, and that the settings are lost is said."""
+    folder = make_run(tmp_path / "run", stages=("baseline",))
+    (folder / "run.json").unlink()
+    told = plain(notes.write_incident(folder).read_text())
+    assert "run.json is missing or damaged" in told
+    assert "| MTP | 6,446 | 0 | 0 | 6,336 |" in told
+
+
+def test_a_half_finished_run_tells_what_it_has(tmp_path: Path) -> None:
+    """Without trace, sweep and answers the note has the symptom, and lists the stages that are open and why."""
+    folder = make_run(tmp_path / "run", stages=("baseline",))
+    manifest = json.loads((folder / "run.json").read_text())
+    manifest["stages"]["sweep"] = {"status": "failed", "error": "the server ended\nwith a long log"}
+    manifest["stages"]["equality"] = {"status": "left out", "note": "needs a server that may be restarted"}
+    (folder / "run.json").write_text(json.dumps(manifest))
+    told = plain(notes.write_incident(folder).read_text())
+    open_ = section(told, "Open, and not measured")
+    assert "Stage sweep failed: the server ended (prefixscope run -o RUN --resume --only sweep)" in open_
+    assert "Stage equality was left out: needs a server that may be restarted" in open_
+    assert "with a long log" not in told
+    assert "No remedy was measured" in told
+    assert "warm answers equal the cold" not in told
+
+
+def test_a_trace_alone_has_a_note(tmp_path: Path) -> None:
+    """A trace brought from elsewhere is told from its worst miss to the remedy, and that nothing was sent is said."""
+    run = Run.create(tmp_path / "run", target={"kind": "sample"}, parameters={})
+    bring(TRACE, run.path)
+    told = plain(notes.write_incident(run.path).read_text())
+    assert told.startswith("# A trace of vLLM 0.29.0: repeated prompts hit nothing in the prefix cache\n")
+    assert "Nothing was sent: the trace is all that is known" in told
+    assert "| stored and needed windows don't meet | 1 |" in told
+    assert "166–167 (2)" in section(told, "Cause")
+    assert "vllm#53945" in section(told, "Upstream status")
+
+
+def test_errors_name_the_folder(tmp_path: Path) -> None:
+    """A directory that is not there is an error that names it, whatever form is asked for."""
+    for options in (["--incident"], ["--for-issue"], ["--csv", str(tmp_path / "csv")]):
+        assert cli.main(["report", str(tmp_path / "nowhere"), *options]) == 2
+
+
+# --- what it rests on ----------------------------------------------------------------------------------------------
+
+
+def test_the_script_of_the_note_runs(stub: StubServer, sample: Path, tmp_path: Path) -> None:
+    """The script that a reader saves sends one prompt three times and prints the cached tokens of each."""
+    (tmp_path / "resend.py").write_text(checking.script(account(sample)))
+    done = subprocess.run(
+        [sys.executable, tmp_path / "resend.py", stub.url, "tiny"], capture_output=True, text=True, check=True
+    )
+    cached = [int(one) for one in re.findall(r"^send \d: \d+ prompt tokens, cached: (\d+)$", done.stdout, re.MULTILINE)]
+    assert len(cached) == 3
+    assert cached[0] == 0
+    assert cached[1] == cached[2] > 1000
+
+
+def test_upstream_rows_are_whole() -> None:
+    """Every row has days that are days, a state, a source, and topics that are causes or known faults."""
+    faults = {fault.id for fault in preflight.table()}
+    from prefixscope.diagnosis.words import WORDS
+
+    for one in upstream.table():
+        assert one.state in ("open", "merged", "closed")
+        assert one.kind in ("pull request", "issue")
+        assert one.status
+        assert one.source
+        assert (one.closed is None) or one.state != "open"
+        assert all(topic in faults or topic.split(":")[0] in WORDS for topic in one.topics), one.ref
+        assert upstream.link(one.ref)
+    assert json.loads(resources.data_path("upstream.json").read_text())["about"]
+    assert upstream.link("vllm#1") is None
+
+
+def test_a_fix_counts_only_for_an_older_release() -> None:
+    """The release that ends a fault is named for servers before it, and for no other."""
+    rows = upstream.of_topics(["windows_dont_meet:drop"])
+    assert upstream.fixed_in(rows, "0.29.0") == "0.30.0"
+    assert upstream.fixed_in(rows, "0.31.0") is None
+    assert upstream.fixed_in(rows, None) is None
