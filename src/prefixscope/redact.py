@@ -61,7 +61,18 @@ _EVENTS = {
     "off": {"reason"}, "gap": {"reason"},
 }  # fmt: skip
 _EVENT = {"schema", "event", "t", "pid", "engine"}
-_GROUP = {"gid", "kind", "spec", "fields", "block_size", "window", "layers", "drafter", "bytes_per_block"}
+_GROUP = {
+    "gid",
+    "kind",
+    "spec",
+    "fields",
+    "block_size",
+    "window",
+    "layers",
+    "layer_names",
+    "drafter",
+    "bytes_per_block",
+}
 
 _OURS = {"schema", "kind", "stage", "at", "cell", "series", "attempt", "role", "send", "request_id", "digest"}
 """Fields that only prefixscope writes: identities and times, nothing to clean."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from prefixscope.cli.exits import DONE, FAILED, USAGE, complain
 from prefixscope.errors import ReportError, RunError
-from prefixscope.quantities import count
 
 if TYPE_CHECKING:
     from prefixscope.cli.exits import Commands
@@ -65,6 +64,7 @@ def _digest(file: Path) -> str:
 
 
 def _verify(file: Path) -> int:
+    from prefixscope.quantities import count
     from prefixscope.verify import verify
 
     try:

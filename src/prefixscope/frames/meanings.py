@@ -47,6 +47,7 @@ COLUMNS: Mapping[str, Meaning] = {
     "resolved": Meaning("the interval that the engine worked with", null="it was not traced"),
     "server": Meaning("which server of the run answered", null=_OLD),
     "model": Meaning("served name that was asked", null=_OLD),
+    "role": Meaning("which served name was asked: base, or lora for an adapter", null=_OLD),
     "label": Meaning("how the arm's server was started"),
     "arm": Meaning("A or B of a comparison"),
     "side": Meaning("tells the servers of a comparison apart", null=_OLD),
