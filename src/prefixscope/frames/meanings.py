@@ -53,6 +53,7 @@ COLUMNS: Mapping[str, Meaning] = {
     "side": Meaning("tells the servers of a comparison apart", null=_OLD),
     # prompts and sends
     "prompt": Meaning("name of the prompt; its text is nowhere in the run", null=_OLD),
+    "digest": Meaning("of the prompt's messages: equal ones are the same text", null=_OLD),
     "tokens": Meaning("prompt length asked for; of a follow-up, of its first message", unit="tokens", null=_FAILED),
     "send": Meaning("cold, repeat, control, new_ending or follow_up", null=_OLD),
     "index": Meaning("how many times this prompt had been sent, this one included", null=_OLD),
