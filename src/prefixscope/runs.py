@@ -198,7 +198,7 @@ class Run:
                 raise
             finally:
                 stage.close()
-            if not stage.written and stage.outcome == before.get("status") == "done":
+            if not stage.written and not stage.note and stage.outcome == before.get("status") == "done":
                 # Nothing was left to do: what the stage took when it did it is not forgotten.
                 self._set_stage(name, **before)
                 return
