@@ -136,7 +136,7 @@ def test_the_command_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert cli.main(again) == 0
     both = capsys.readouterr()
     assert "wrote" in both.err
-    assert page.read_text("utf-8").count("<noscript>") == 3
+    assert page.read_text("utf-8").count('class="drawn"') == 3
     answer = json.loads(both.out)
     assert "vLLM 0.30.0 does" in answer["upgrade"]
     second = [row for row in answer["rows"] if (row["tokens"], row["pattern"], row["send"]) == (1600, "repeat", 2)]
