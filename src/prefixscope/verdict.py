@@ -26,8 +26,7 @@ class Verdict:
     ``code`` is one of :data:`CODES`; ``headline`` says it in one sentence with its numbers; ``sentences`` add what
     differs elsewhere; ``remedy`` and ``price`` are None where the run measured none; ``upgrade`` names the release
     that mends it by itself, where the table of known faults knows one; ``basis`` says how much evidence there is,
-    ``config`` which configuration the code is about and ``remedy_config`` which one helps;
-    ``tiles`` are the few numbers to show large: (what, value, of what).
+    ``config`` which configuration the code is about and ``remedy_config`` which one helps.
     """
 
     code: str
@@ -38,7 +37,6 @@ class Verdict:
     price: str | None = None
     upgrade: str | None = None
     remedy_config: str | None = None
-    tiles: tuple[tuple[str, str, str], ...] = ()
     basis: str = ""
 
     @property
@@ -86,11 +84,6 @@ def of_trace(trace: Trace) -> Verdict:
         sentences=(f"The worst, of {number(worst.tokens)} tokens, hit {number(worst.hit_tokens)}.", found.sentence),
         remedy=found.remedy,
         price=found.price,
-        tiles=(
-            ("lookups that missed", number(missed), f"of {number(len(trace.lookups))}"),
-            ("hit of the worst", number(worst.hit_tokens), f"of {number(worst.tokens)} tokens"),
-            ("it could have hit", number(worst.hit_tokens + worst.missed_tokens), "tokens"),
-        ),
         basis="The trace was brought from elsewhere; nothing was sent.",
     )
 
@@ -130,7 +123,6 @@ def judge(sent: pd.DataFrame, stored: pd.DataFrame, run: Mapping[str, Any]) -> V
         price=found.price,
         upgrade=upgrade,
         remedy_config=found.config,
-        tiles=_tiles(table, second, mine, found),
         basis=_basis(sent, mine),
     )
 
@@ -228,7 +220,6 @@ class _Help:
     sentence: str | None = None
     price: str | None = None
     config: str | None = None
-    tiles: tuple[tuple[str, str, str], ...] = ()
 
 
 def choose_interval(table: pd.DataFrame) -> pd.Series[Any] | None:
@@ -263,18 +254,16 @@ def _remedy(sent: pd.DataFrame, kept_rows: pd.DataFrame, mine: pd.DataFrame, cod
         f"With --prefix-cache-retention-interval {flag} the second send reuses {number(top['hit_2'])} of "
         f"{number(tokens)} ({number(top['short_2'])} tokens short of full)."
     )
-    tiles = [(f"interval {top['interval']}, send 2", number(top["hit_2"]), f"of {number(tokens)} tokens")]
     stored = base["blocks"].dropna()
     if not len(stored) or pd.isna(top["blocks"]) or not stored.min():
-        return _Help(sentence=sentence, config=top["config"], tiles=tuple(tiles))
+        return _Help(sentence=sentence, config=top["config"])
     ratio = f"{top['blocks'] / stored.min():.1f}"
     price = (
         f"Its price is {ratio} times the cache blocks: {number(top['blocks'])} instead of "
         f"{number(stored.min())} for one prompt of {number(tokens)} tokens, evictable at any time."
     )
     cheaper = _cheaper(tried, top, float(stored.min()))
-    tiles.append(("its price", f"{ratio}×", "the cache blocks"))
-    return _Help(sentence=sentence, price=f"{price} {cheaper}".strip(), config=top["config"], tiles=tuple(tiles))
+    return _Help(sentence=sentence, price=f"{price} {cheaper}".strip(), config=top["config"])
 
 
 def _known_fault(run: Mapping[str, Any], mine: pd.Series[Any], third: pd.DataFrame) -> preflight.Fault | None:
@@ -307,20 +296,6 @@ def _cheaper(tried: pd.DataFrame, top: pd.Series[Any], least: float) -> str:
         f"Interval {found.interval} keeps {number(found.blocks)} ({found.blocks / least:.1f} times), but reuses less "
         f"of prompts of {', '.join(number(length) for length in found.worse)} tokens."
     )
-
-
-def _tiles(
-    table: pd.DataFrame, second: pd.DataFrame, mine: pd.DataFrame, found: _Help
-) -> tuple[tuple[str, str, str], ...]:
-    longest = mine.iloc[-1]
-    config, of = longest["config"], f"of {number(longest['prompt_tokens'])} tokens"
-    third, plain = _third(table, longest), _plain(second, longest)
-    tiles = [(f"{config}, send 2", number(longest["cached_tokens"]), of)]
-    if len(third):
-        tiles.append((f"{config}, send 3", number(third.iloc[0]["cached_tokens"]), of))
-    if len(plain):
-        tiles.insert(0, (f"{plain.iloc[0]['config']}, send 2", number(plain.iloc[0]["cached_tokens"]), of))
-    return (*tiles, *found.tiles)
 
 
 def _basis(sent: pd.DataFrame, mine: pd.DataFrame) -> str:

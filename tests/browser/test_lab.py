@@ -9,7 +9,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from cdp import Chromium, NoChromium, Page
+from cdp import Chromium, Page
 from lab import Lab
 from stub import StubServer
 
@@ -32,17 +32,6 @@ ERRORS = f"""[...{BOOK}.querySelectorAll('.jp-OutputArea-output')].map((output) 
 WIDE = f"""[...{BOOK}.querySelectorAll('.jp-OutputArea-output')].filter(
   (output) => output.scrollWidth > output.clientWidth + 1 && !output.querySelector('table')
 ).length"""
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Chromium]:
-    """A browser; without one these tests fail."""
-    try:
-        browser = Chromium()
-    except NoChromium as error:
-        pytest.fail(str(error))
-    with browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

@@ -44,3 +44,20 @@ def _plain(value: Any) -> Any:
     if value is None or pd.isna(value):
         return None
     return value.item() if hasattr(value, "item") else value
+
+
+def price_axes(cost: float, short: float) -> tuple[Any, Any]:
+    """What an interval keeps, in blocks up to ``cost``, against what it leaves, in tokens up to ``short``."""
+    x = alt.X(
+        "cost:Q",
+        title="blocks kept in the cache after one prompt",
+        axis=count_axis(6),
+        scale=alt.Scale(domain=[0, cost * 1.1], nice=False),
+    )
+    y = alt.Y(
+        "short:Q",
+        title="tokens short of full on send 2",
+        axis=count_axis(6),
+        scale=alt.Scale(domain=[0, max(short * 1.12, 1)], nice=False),
+    )
+    return x, y

@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from prefixscope.charts.encoding import WIDTH, count_axis, inline, narrowest
+from prefixscope.charts.encoding import WIDTH, count_axis, inline, narrowest, price_axes
 from prefixscope.charts.panels import facet
 from prefixscope.charts.retention import merge_labels
 from prefixscope.charts.titles import listing, spans, wrapped_title
@@ -120,18 +120,7 @@ def interval_front(totals: pd.DataFrame, *, release: str, prompts: float) -> Any
         {"cost": float(row.blocks) / prompts, "short": float(row.short) / prompts}
         for row in rows[rows["front"]].sort_values("blocks").itertuples()
     ]
-    x = alt.X(
-        "cost:Q",
-        title="blocks kept in the cache after one prompt",
-        axis=count_axis(6),
-        scale=alt.Scale(domain=[0, right * 1.1], nice=False),
-    )
-    y = alt.Y(
-        "short:Q",
-        title="tokens short of full on send 2",
-        axis=count_axis(6),
-        scale=alt.Scale(domain=[0, max(top * 1.12, 1)], nice=False),
-    )
+    x, y = price_axes(right, top)
     base = alt.Chart(inline(data)).encode(x=x, y=y)
     labels = base.encode(text="text:N")
     best = rows.iloc[0]

@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from prefixscope.charts.encoding import WIDTH, count_axis, inline, narrowest
+from prefixscope.charts.encoding import WIDTH, count_axis, inline, narrowest, price_axes
 from prefixscope.charts.panels import facet
 from prefixscope.charts.titles import listing, spans, wrapped_title
 from prefixscope.frames import cheaper_interval, interval_totals
@@ -105,18 +105,7 @@ def cost_against_shortfall(table: pd.DataFrame) -> Any:
     right, top = max(item["cost"] for item in data), max(item["short"] for item in data)
     for item in data:
         item["left"] = item["cost"] > right * 0.6
-    x = alt.X(
-        "cost:Q",
-        title="blocks kept in the cache after one prompt",
-        axis=count_axis(6),
-        scale=alt.Scale(domain=[0, right * 1.08], nice=False),
-    )
-    y = alt.Y(
-        "short:Q",
-        title="tokens short of full on send 2",
-        axis=count_axis(6),
-        scale=alt.Scale(domain=[0, max(top * 1.12, 1)], nice=False),
-    )
+    x, y = price_axes(right, top)
     base = alt.Chart(inline(data)).encode(x=x, y=y)
     labels = base.encode(text="text:N")
     layers = [

@@ -55,7 +55,7 @@ def _text(found: Outcome) -> str:
     lines.append("")
     for sent in found.evidence.sends:
         numbers = [f"{n:>8,}" if n is not None else "       —" for n in (sent.cached_tokens, sent.prompt_tokens)]
-        share = f"{sent.share:>7.1%}" if sent.share is not None else "      —"
+        share = f"{sent.share:>7.1%}" if sent.share is not None and sent.share <= 1 else "      —"
         lines.append(
             f"  {sent.label:18} {numbers[0]} of {numbers[1]} prompt tokens cached {share}  {sent.seconds:7.2f} s"
         )
