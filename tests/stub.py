@@ -29,7 +29,8 @@ class Reply:
     """What to send instead.
 
     ``cut`` announces the whole body and sends only so many bytes of it; ``delay_s`` waits first; ``close`` ends the
-    connection without any answer; ``trickle_s`` waits so long before each byte, status line included.
+    connection without any answer; ``trickle_s`` waits so long before each byte, status line included; ``pace_s`` waits
+    before each event of a stream, as an engine's steps do.
     """
 
     status: int = 200
@@ -39,6 +40,7 @@ class Reply:
     delay_s: float = 0.0
     close: bool = False
     trickle_s: float = 0.0
+    pace_s: float = 0.0
 
     @property
     def payload(self) -> bytes:
@@ -78,6 +80,8 @@ class StubServer:
     accepts : number of the step → how many of them are right.
     reports_drafting : a drafter's score stands in each answer too.
     others : tokens that other traffic generates during each answer.
+    pace_s : before each event of a stream: one step of the engine; 0 sends all of them at once, as a proxy may.
+    chunked : a stream comes in the chunks of HTTP/1.1; False announces its length, as some gateways do.
     max_model_len : longer prompts are a 400.
     answer : prompt token ids, salt and number of the request → the answer's token ids (bytes).
     edit : changes a chat answer before it is sent; gets the answer and the request's body. It may give a Reply.
@@ -111,6 +115,7 @@ class StubServer:
         self.accepts: Callable[[int], int] = lambda step: 0
         self.reports_drafting = True
         self.others = 0
+        self.pace_s, self.chunked = 0.003, True
         self.max_model_len = 16_384
         self.answer: Callable[[Sequence[int], str, int], list[int]] = default_answer
         self.edit: Callable[[dict[str, Any], dict[str, Any]], Any] = lambda answer, request: answer
@@ -302,7 +307,9 @@ class StubServer:
         steps = self._decode(len(answered))
         if body.get("stream"):
             return Reply(
-                body=self._streamed(answer, answered, steps, body), headers={"Content-Type": "text/event-stream"}
+                body=self._streamed(answer, answered, steps, body),
+                headers={"Content-Type": "text/event-stream"},
+                pace_s=self.pace_s,
             )
         edited = self.edit(answer, body)
         return (
@@ -402,6 +409,7 @@ class _Server(ThreadingHTTPServer):
 def _handler(stub: StubServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
 
         def do_GET(self) -> None:
             self._answer({})
@@ -417,12 +425,13 @@ def _handler(stub: StubServer) -> type[BaseHTTPRequestHandler]:
                 self.close_connection = True
                 return
             payload = reply.payload
+            chunked = bool(reply.pace_s) and stub.chunked
             self.send_response(reply.status)
             named = {
                 "Content-Type": "application/json",
                 **stub.headers,
                 **reply.headers,
-                "Content-Length": str(len(payload)),
+                **({"Transfer-Encoding": "chunked"} if chunked else {"Content-Length": str(len(payload))}),
             }
             for name, value in named.items():
                 self.send_header(name, value)
@@ -433,6 +442,15 @@ def _handler(stub: StubServer) -> type[BaseHTTPRequestHandler]:
                     if stub.closing.wait(reply.trickle_s):
                         return
                     self.wfile.write(bytes([byte]))
+                return
+            if reply.pace_s:
+                self.end_headers()
+                for event in payload.split(b"\n\n")[:-1]:
+                    if stub.closing.wait(reply.pace_s):
+                        return
+                    piece = event + b"\n\n"
+                    self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+                self.wfile.write(b"0\r\n\r\n" if chunked else b"")
                 return
             # One write for head and body: two would wait for each other's acknowledgement, 40 ms a request.
             self._headers_buffer.append(b"\r\n")

@@ -92,7 +92,9 @@ def stream(
     whole = False
     with response:
         try:
-            for data in _events(response.iter_lines()):
+            # Byte by byte where the stream isn't chunked: a read of n bytes would wait until n have come.
+            size = 512 if getattr(response.raw, "chunked", False) else 1
+            for data in _events(response.iter_lines(size)):
                 at = time.perf_counter() - started
                 if data == "[DONE]":
                     whole = True

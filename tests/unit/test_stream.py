@@ -58,6 +58,15 @@ def test_the_first_chunk_with_content_is_the_first_token(stub: StubServer, monke
     assert ask(stub, tokens=3).arrivals_s == (2.0, 3.0, 4.0)
 
 
+@pytest.mark.parametrize("chunked", [True, False])
+def test_each_step_has_its_own_time(stub: StubServer, chunked: bool) -> None:
+    """A gateway that announces a length, or sends no chunks, doesn't merge the steps into blocks of its own."""
+    stub.pace_s, stub.chunked = 0.01, chunked
+    arrivals = ask(stub).arrivals_s
+    assert len(arrivals) == 12
+    assert arrivals[-1] - arrivals[0] > 0.9 * 11 * 0.01
+
+
 def test_ids_that_are_not_sent_are_unknown(stub: StubServer) -> None:
     """Where no token ids were asked for there are none, and no sizes of chunks."""
     found = ask(stub)
