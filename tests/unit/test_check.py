@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from stub import CHAT, TOKENIZE, Reply, StubServer, error
 from prefixscope import cli
 from prefixscope.check import MAX_SENDS, MAX_TOKENS
 from prefixscope.check.budget import stated
+from prefixscope.check.evidence import allowance
+from prefixscope.cli.check import GATE
 
 # --- the healthy path ----------------------------------------------------------------------------------------------
 
@@ -147,7 +150,15 @@ def test_the_help_says_the_cap_and_the_default_share(capsys: pytest.CaptureFixtu
         cli.main(["check", "--help"])
     shown = " ".join(capsys.readouterr().out.split())
     assert stated() in shown
-    assert "default: 0.95 of the prompt" in shown
+    assert f"default: both must take {GATE}" in shown
+
+
+def test_the_readme_says_the_gate_as_the_help_does() -> None:
+    """The same words, and the numbers of the rule itself: a twentieth, 192 tokens, three blocks."""
+    readme = " ".join((Path(__file__).resolve().parents[2] / "README.md").read_text().split())
+    assert GATE in readme
+    assert "`prefixscope check URL --min-reuse 0.98` sets a share of your own" in readme
+    assert (allowance(10_000, None), allowance(100, None), allowance(100, 100)) == (500, 192, 300)
 
 
 # --- what a prompt is made of --------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -109,6 +110,71 @@ def test_a_busy_server_is_noted(stub: StubServer) -> None:
     found = asked(stub)
     assert found.code == "reuses"
     assert "retried" in [note.code for note in found.notes]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_each_wait_for_a_busy_server_is_announced(
+    stub: StubServer, capsys: pytest.CaptureFixture[str], status: int
+) -> None:
+    """Without Retry-After too: what is waited for, how long, and the limit; an answer at once needs no line."""
+    stub.reply_once(CHAT, error(status, "slow down"))
+    assert run(stub) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith(f"prefixscope: {CHAT} answered {status}, ")
+    assert said[0].endswith("asking again in 1 s (waited 0 s of at most 60 s)")
+    assert run(stub) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_404_says_whether_path_or_model_is_missing(stub: StubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """A listed model: a 404 without a word of models is the path's, one about the model is that path's own; each has
+    its next command."""
+    stub.always(CHAT, error(404, "Not Found"))
+    assert run(stub, "--api", "chat") == 2
+    path = capsys.readouterr().out
+    assert "the model 'tiny' is served, the path isn't: this server has no /v1/chat/completions" in path
+    assert f"prefixscope check {stub.url} --model tiny --api completions or --api messages" in path
+    stub.always(CHAT, error(404, "The model `tiny` does not exist."))
+    assert run(stub) == 2
+    model = capsys.readouterr().out
+    assert "its words are about the model, not the path" in model
+    assert "though /v1/models lists tiny, tiny-lora" in model
+    assert "no model named" not in model
+    assert "--api completions or --api messages, or --model with another name: tiny-lora" in model
+
+
+def test_no_path_for_a_served_model_is_told_with_all_paths(stub: StubServer) -> None:
+    """Without --api every path is tried: the model is there, none of the paths is, and the next command names both."""
+    stub.apis = ()
+    found = asked(stub)
+    assert "the model 'tiny' is served, the path isn't" in found.because
+    assert all(path in found.because for path in (CHAT, COMPLETIONS, MESSAGES))
+    assert "prefixscope check http://host:8000 --model tiny" in found.remedy
+
+
+def test_a_shorter_prompt_does_not_help_the_calibration(stub: StubServer) -> None:
+    """A 413 for the short first request has nothing to do with --tokens; for a prompt of that length it has."""
+    stub.always(CHAT, Reply(413, "<html>Request Entity Too Large</html>"))
+    assert "check with a smaller --tokens" in asked(stub).remedy
+    stub.tokenizer = None
+    found = asked(stub)
+    assert "client_max_body_size" in found.remedy
+    assert "a smaller --tokens does not help: this request had about 200 tokens" in found.remedy
+
+
+def test_a_refusal_says_nothing_of_how_hits_are_counted(stub: StubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """That /metrics is missing helps nobody who was refused; a gateway in between may be why, and stays."""
+    stub.has_metrics, stub.headers = False, {"x-litellm-version": "1.80"}
+    assert run(stub) == 0
+    assert "no-metrics" in capsys.readouterr().out
+    stub.always(CHAT, error(401, "no key"))
+    assert run(stub) == 2
+    shown = capsys.readouterr().out
+    assert "no-metrics" not in shown
+    assert "gateway: LiteLLM" in shown
+    run(stub, "--json")
+    assert [one["code"] for one in json.loads(capsys.readouterr().out)["findings"]] == ["gateway"]
 
 
 @pytest.mark.parametrize(("path", "api"), [(CHAT, "chat"), (COMPLETIONS, "completions"), (MESSAGES, "messages")])

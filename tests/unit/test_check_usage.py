@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
-from checked import asked, usage_of
+from checked import asked, run, usage_of
 from stub import BLOCK, StubServer
 
 from prefixscope import cli
@@ -23,7 +24,39 @@ def test_missing_null_and_malformed_are_not_reported(stub: StubServer, usage: An
     usage_of(stub, lambda own, number: usage)
     found = asked(stub)
     assert found.code == "not reported"
-    assert "--enable-prompt-tokens-details" in found.remedy
+    counted = isinstance(usage, dict) and "prompt_tokens" in usage
+    assert ("--enable-prompt-tokens-details" in found.remedy) == counted
+    assert ("own address" in found.remedy) == (not counted)
+
+
+@pytest.mark.parametrize("owner", ["vllm", "sglang"])
+def test_a_usage_that_is_missing_whole_is_no_flags_doing(
+    stub: StubServer, capsys: pytest.CaptureFixture[str], owner: str
+) -> None:
+    """No engine's flag leaves out a whole usage: none is advised, no further send is tried, and what is estimated or
+    can't be told is marked so."""
+    stub.owned_by = owner
+    usage_of(stub, lambda own, number: None)
+    assert run(stub) == 3
+    shown = capsys.readouterr().out
+    assert "reports neither prompt tokens nor cached tokens" in shown
+    assert "--enable" not in shown
+    assert "sent: 2 requests, about 2,400 prompt tokens" in shown
+    assert "whether all of them were ours can't be told" in shown
+    assert "other requests ran too" not in shown
+    run(stub, "--json")
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["tokens_estimated"] is True
+    assert answer["counters"]["alone"] is None
+
+
+def test_a_length_that_is_counted_is_not_marked(stub: StubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where usage counts the prompts, the sum is no estimate."""
+    stub.reports_cached = False
+    run(stub)
+    assert "about" not in capsys.readouterr().out
+    run(stub, "--json")
+    assert json.loads(capsys.readouterr().out)["tokens_estimated"] is False
 
 
 def test_counters_stand_in_with_words_of_their_own(stub: StubServer) -> None:
