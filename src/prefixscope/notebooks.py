@@ -6,6 +6,7 @@ import ast
 import difflib
 import errno
 import os
+import shlex
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -176,13 +177,13 @@ def execute(
             raise NotebookError(
                 f"{out} could not be written: {error.strerror or error}",
                 cause="the disk is full; all measured rows are safe" if error.errno == errno.ENOSPC else "",
-                remedy=f"make room, then prefixscope run -o {run.path} --resume",
+                remedy=f"make room, then prefixscope run -o {shlex.quote(str(run.path))} --resume",
             ) from error
         except PapermillExecutionError as error:
             reason = f"{error.ename}: {(str(error.evalue).splitlines() or [''])[0]}"
             raise NotebookError(
                 f"notebook {path(stage).name} failed in cell {error.exec_count}: {reason}",
-                remedy=f"prefixscope run -o {run.path} --resume",
+                remedy=f"prefixscope run -o {shlex.quote(str(run.path))} --resume",
                 detail=f"{mask(str(error.evalue))}\nThe executed copy, up to the error: {out}",
             ) from None
     return out

@@ -104,8 +104,8 @@ def _key(url: str, key_env: str) -> tuple[str, str]:
         )
     return (
         f"the server does not accept the key in {key_env}: a wrong or expired one, or the key of another server",
-        f'curl --oauth2-bearer "${key_env}" {url}/v1/models, and compare with the server\'s own --api-key; --key-env '
-        "names another variable",
+        f'curl --oauth2-bearer "${key_env}" {shlex.quote(f"{url}/v1/models")}, and compare with the server\'s own '
+        "--api-key; --key-env names another variable",
     )
 
 
@@ -119,7 +119,7 @@ def _forbidden(url: str, key_env: str, page: bool) -> tuple[str, str]:
     return (
         f"{who} this caller may not use the model or the path",
         "ask who runs the server which models the key may use; --key-env NAME gives another key"
-        f" (curl {url}/v1/models lists what is served)",
+        f" (curl {shlex.quote(f'{url}/v1/models')} lists what is served)",
     )
 
 
@@ -144,14 +144,15 @@ def _about_model(message: str, model: str) -> bool:
 def _missing(url: str, path: str, model: str, names: Sequence[str] | None, lacks: str) -> tuple[str, str]:
     """Cause and remedy of a 404, by what its words say isn't there, and by what the server lists."""
     other_api = " or ".join(f"--api {name}" for name, place in PATHS.items() if place != path)
-    try_api = f"prefixscope check {url} --model {shlex.quote(model)} {other_api}"
+    check = f"prefixscope check {shlex.quote(url)}"
+    try_api = f"{check} --model {shlex.quote(model)} {other_api}"
     if names is None:
         listed = "the list at /v1/models can't be read"
     else:
         listed = f"/v1/models lists {', '.join(names) or 'no model'}"
     if names is not None and model not in names:
         other = f"; there may be no {path} either" if lacks == "path" else ""
-        choose = f"prefixscope check {url} --model NAME, with one of {', '.join(names)}"
+        choose = f"{check} --model NAME, with one of {', '.join(names)}"
         return f"no model named {model!r} is served: {listed}{other}", choose if names else "read the server's log"
     if lacks == "path":
         who = f"the model {model!r} is served, the path isn't" if names else "the path isn't there"

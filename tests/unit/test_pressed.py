@@ -162,6 +162,16 @@ def test_command_takes_pools_intervals_and_releases(
     assert "50,000 blocks" in text
 
 
+def test_a_page_with_a_secret_is_not_written(
+    replayed: list[Pressure], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A page of a prediction is passed on as a report is, and gets the same last look."""
+    monkeypatch.setenv("ODD_TOKEN", "prefixscope")
+    assert cli.main(["predict", "--workload", "example", "-o", str(tmp_path / "page.html")]) == 1
+    assert "would hold the value of ODD_TOKEN" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_several_pools_need_a_workload(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Pools compete for nothing without traffic: more than one is refused in words."""
     geometry = tmp_path / "geometry.json"

@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prefixscope.cli.exits import DONE
@@ -72,7 +71,7 @@ def pressed(
         "sentences": list(section.after),
     }
     if options.out:
-        print(f"wrote {render_pressed(section, found, Path(options.out))}", file=sys.stderr, flush=True)
+        print(f"wrote {render_pressed(section, found, options.out)}", file=sys.stderr, flush=True)
     if options.json:
         print(json.dumps(found, indent=2))
     else:
