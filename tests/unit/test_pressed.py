@@ -166,7 +166,7 @@ def test_a_page_with_a_secret_is_not_written(
     replayed: list[Pressure], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A page of a prediction is passed on as a report is, and gets the same last look."""
-    monkeypatch.setenv("ODD_TOKEN", "prefixscope")
+    monkeypatch.setenv("ODD_TOKEN", "gemma-4-12b")  # in the rows that the page embeds
     assert cli.main(["predict", "--workload", "example", "-o", str(tmp_path / "page.html")]) == 1
     assert "would hold the value of ODD_TOKEN" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
