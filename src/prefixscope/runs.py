@@ -34,7 +34,6 @@ from prefixscope.progress import Progress
 from prefixscope.provenance import environment, package_version
 
 SCHEMA_VERSION = 1
-STAGES = ("baseline", "trace", "sweep", "equality", "speculation", "crosscheck", "report")
 TOKEN_ENV, OWNER_ENV = "PREFIXSCOPE_RUN_TOKEN", "PREFIXSCOPE_OWNER_PID"
 
 

@@ -397,11 +397,6 @@ class Outcome:
         return next(row.hit_tokens for row in self.rows if row.id == request_id)
 
     @property
-    def tokens_short(self) -> int:
-        """Tokens short of full, over all requests."""
-        return sum(row.prompt_tokens - row.hit_tokens for row in self.rows)
-
-    @property
     def hit_rate(self) -> float | None:
         """Cached tokens over prompt tokens; None without requests."""
         total = sum(row.prompt_tokens for row in self.rows)

@@ -16,7 +16,6 @@ from prefixscope.replay.case import Case, Group
 
 _SPECS = {"full": "FullAttentionSpec", "sliding": "SlidingWindowSpec", "mamba": "MambaSpec"}
 _MOST = {"block_size", "num_kv_heads", "head_size", "head_size_v", "sliding_window", "page_size_padded"}
-_POOL_PER_TOKEN = 4  # room that nothing is evicted from: three sends of one prompt
 
 
 def to_test(case: Case) -> str:
