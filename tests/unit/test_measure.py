@@ -14,7 +14,7 @@ from prefixscope import baseline, frames, prompts, verdict
 from prefixscope.client import Client
 from prefixscope.errors import Exited, Rejected, TargetError, Unsupported
 from prefixscope.investigation import Investigation
-from prefixscope.measure import ALL_SENDS, REPEATS, Series, lengths_or_error
+from prefixscope.series import ALL_SENDS, REPEATS, Series, lengths_or_error
 from prefixscope.setting import Setting
 from prefixscope.target import Target
 
