@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from prefixscope.replay.case import Geometry, Outcome, Predicted, Request, Segment, ServerSetting
+from prefixscope.replay.case import Request, Segment, ServerSetting
+from prefixscope.replay.geometry import Geometry
+from prefixscope.replay.outcome import Outcome, Predicted
 from prefixscope.replay.worker import Replayer
 from prefixscope.setting import Interval
 

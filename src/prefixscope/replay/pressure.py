@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from prefixscope.errors import ReplayError
-from prefixscope.replay.case import Geometry, Outcome, ServerSetting
+from prefixscope.replay.case import ServerSetting
+from prefixscope.replay.geometry import Geometry
+from prefixscope.replay.outcome import Outcome
 from prefixscope.replay.worker import Replayer, open_release
 from prefixscope.replay.workload import Workload
 from prefixscope.setting import Interval, digest, interval_label
