@@ -6,7 +6,8 @@ from prefixscope.replay.geometry import Geometry, Group
 from prefixscope.replay.grid import PATTERNS, Cell, Grid, ask, default_intervals, heat_grid
 from prefixscope.replay.matrix import Probe
 from prefixscope.replay.outcome import Outcome, Predicted
-from prefixscope.replay.pressure import WARM_SHARE, Pressure, PressureRow, default_pools, parse_pools
+from prefixscope.replay.pools import default_pools, parse_pools
+from prefixscope.replay.pressure import WARM_SHARE, Pressure, PressureRow
 from prefixscope.replay.prompts import Share, parse_tokens, read_prompts, thinned
 from prefixscope.replay.releases import RELEASES, choose_releases, install_line
 from prefixscope.replay.survey import Survey, survey
