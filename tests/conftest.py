@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from stub import StubServer
 
-from prefixscope.runs import OWNER_ENV, TOKEN_ENV, Run
+from prefixscope.run_files import TOKEN_ENV
+from prefixscope.runs import OWNER_ENV, Run
 
 if TYPE_CHECKING:
     from prefixscope.engine import Engine

@@ -13,7 +13,8 @@ import pytest
 
 from prefixscope import notebooks, runner
 from prefixscope.errors import NotebookError
-from prefixscope.runs import OWNER_ENV, TOKEN_ENV, Run
+from prefixscope.run_files import TOKEN_ENV
+from prefixscope.runs import OWNER_ENV, Run
 
 STAGE_NAMES = tuple(notebooks.FILES)
 MAX_CODE_LINES = 10
