@@ -119,12 +119,22 @@ def _not_reported(e: Evidence) -> Outcome | None:
             remedy="ask each server at its own address",
             evidence=e,
         )
+    if second.prompt_tokens is None:
+        return Outcome(
+            code="not reported",
+            cause="no-usage",
+            sentence=f"{subject(e)} reports neither prompt tokens nor cached tokens, so reuse can't be read from its "
+            "answers." + by_counters(e),
+            because="its answers have no usage, or one without counts: a gateway may have dropped it",
+            remedy="ask the engine at its own address",
+            evidence=e,
+        )
     faults = preflight.matching(preflight.situation(e.facts), "cached tokens are null")
     engine = f.value(e.facts, f.ENGINE) or ("vLLM" if f.value(e.facts, f.VERSION) else "")
     remedy = DETAILS.get(engine, "ask the engine at its own address; vLLM needs --enable-prompt-tokens-details")
     return Outcome(
         code="not reported",
-        cause="usage-has-no-cached-tokens" if second.prompt_tokens else "no-usage",
+        cause="usage-has-no-cached-tokens",
         sentence=f"{subject(e)} does not report cached tokens, so reuse can't be read from its answers."
         + by_counters(e),
         because="; ".join(fault.sentence for fault in faults),
