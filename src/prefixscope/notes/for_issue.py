@@ -13,7 +13,7 @@ from pathlib import Path
 from prefixscope import page, redact
 from prefixscope.notes import cause, checking, context, remedy, ruled_out, symptom, upstream
 from prefixscope.notes.account import Account, shared_account
-from prefixscope.notes.incident import told_row, topics
+from prefixscope.notes.incident import told_row
 from prefixscope.notes.markdown import Markdown, bullets, fence, folded, inert, render
 from prefixscope.quantities import count
 
@@ -101,14 +101,16 @@ def issue(told: Account, *, most: int = MOST_CHARACTERS) -> str:
 
 
 def _text(told: Account, environment: Markdown, parts: Iterable[Markdown]) -> str:
-    run, rows = redact.manifest(told.material.run), topics(told)
+    run, rows = redact.manifest(told.material.run), remedy.topics(told)
     table = symptom.hits(told, longest=True)
     return render(
         "issue.md.j2",
         title=symptom.title(told),
         faulty=told.faulty,
-        verdict=told.verdict,
+        headline=told.verdict.headline,
+        elsewhere=symptom.elsewhere(told),
         environment=environment,
+        servers=context.servers(told),
         method=context.method(told),
         expected=expected(told),
         hits=table[0] if table is not None else None,
@@ -116,7 +118,7 @@ def _text(told: Account, environment: Markdown, parts: Iterable[Markdown]) -> st
         cause=[text for text in _cause(told) if text],
         ruler=cause.figure(told),
         remedy=[text for text in (remedy.sentence(told), remedy.price(told), told.verdict.upgrade) if text],
-        ruled_out=ruled_out.ruled_out(told),
+        ruled_out=[text for text in (*ruled_out.ruled_out(told), ruled_out.equality(told)) if text],
         upstream=[told_row(row) for row in rows],
         read_on=upstream.day(upstream.read_on()),
         parts=list(parts),
@@ -143,7 +145,7 @@ def _cause(told: Account) -> Iterator[str]:
     header = told.main.header if told.main is not None else None
     yield cause.untraced(told) if told.faulty else ""
     yield cause.groups(header) if header is not None else ""
-    yield cause.drop(header) if header is not None else ""
+    yield cause.drop(told)
     yield cause.diagnosis(told)
     yield cause.predicted(told)
 
