@@ -10,7 +10,7 @@ import pandas as pd
 
 from prefixscope import collect_env, frames, redact
 from prefixscope.flags import Flags
-from prefixscope.material import facts, label, verdict_server
+from prefixscope.material import BY_SERVER, facts, label, verdict_server
 from prefixscope.notes.account import Account
 from prefixscope.notes.markdown import Markdown, command_lines, table, without_variables
 from prefixscope.quantities import count, number
@@ -96,12 +96,6 @@ def configurations(told: Account) -> Markdown | None:
     return table(columns, rows, numeric=("requests",))
 
 
-def asked_as(told: Account) -> str:
-    """What the name after a configuration's dot is; empty where no configuration has one."""
-    several = told.material.hits["config"].str.contains(" · ", regex=False).any()
-    return "What stands after the dot is the name that was asked, of a server with several." if several else ""
-
-
 def servers(told: Account) -> Markdown | None:
     """One row per traced server of the run, with what differs between them; None of fewer than two."""
     found, mine = engines(told.material), verdict_server(told.material)
@@ -141,6 +135,8 @@ def method(told: Account) -> list[str]:
         lines.append(
             "Each cell was measured once; the scheduler that decides on hits is deterministic on an idle server."
         )
+    if told.material.hits["config"].str.contains(" · ", regex=False).any():
+        lines.append("Behind a configuration's dot stands the served name that was asked, where a server had several.")
     if failed:
         first = [text for text in sent.loc[sent["status"] == "failed", "error"].dropna() if text.strip()]
         why = f"the first: {first[0].strip().splitlines()[0]}" if first else "why was not recorded"
@@ -172,21 +168,31 @@ def briefly(told: Account) -> list[tuple[str, str]]:
     many = len(variables) > MOST_VARIABLES
     note = f"; {len(variables)} environment variables before it are in the report" if many else ""
     made = [(f"{which}{note}", program if many else text)]
-    own = set(text.splitlines())
     for other, command in others:
-        more = [line.strip().removesuffix(" \\") for line in command.splitlines() if line not in own]
-        more = [line for line in more if not line.startswith("--port ")]
-        made.append((f"{other}, where it differs", "\n".join(more) or "nowhere"))
+        more = "\n".join(line for line in _parts(command) if line not in _parts(text))
+        made.append((f"{other}, where it differs", more or "nowhere"))
     return made
 
 
-def every_command(told: Account) -> list[tuple[str, str]]:
-    """How each server of the run was started."""
+def every_command(told: Account, base: str) -> list[tuple[str, str]]:
+    """How each server of the run was started: what ``base``, a command, has and it has not, and the other way round."""
     return [
-        (f"{row.id}, {row.setting}", _command(row.command))
+        (f"{row.id}, {row.setting}", _apart(base, _command(row.command)))
         for row in frames.servers(told.material.run).itertuples()
         if isinstance(row.command, str)
     ]
+
+
+def _apart(base: str, command: str) -> str:
+    mine, theirs = _parts(base), _parts(command)
+    lines = [f"- {line}" for line in mine if line not in theirs] + [f"+ {line}" for line in theirs if line not in mine]
+    return "\n".join(lines) or "nothing"
+
+
+def _parts(command: str) -> list[str]:
+    """A command's flags, one a string; a port is nobody's difference."""
+    lines = [line.strip().removesuffix(" \\") for line in command.splitlines()]
+    return [line for line in lines if not line.startswith("--port ")]
 
 
 def _command(text: Any) -> str:
@@ -198,12 +204,14 @@ def environment(told: Account) -> str:
     titles = {"this machine": "Machine", collect_env.SOURCE: "python -m vllm.collect_env"}
     parts: dict[str, list[tuple[str, str]]] = {**{title: [] for title in titles.values()}, "vLLM": []}
     for name, value, source in facts(told.material):
-        parts[titles.get(source, "vLLM")].append((name, value))
+        if not name.startswith(tuple(f"{one} (" for one in BY_SERVER)):  # another server's
+            parts[titles.get(source, "vLLM")].append((name, value))
+    width = max([len(redact.clean(name)) for values in parts.values() for name, _ in values], default=0)
     lines: list[str] = []
     for title, values in parts.items():
         rule = "=" * 30
         lines += ["", rule, f"{title:^30}".rstrip(), rule]
-        lines += [f"{redact.clean(name):<29}: {redact.clean(value)}" for name, value in values]
+        lines += [f"{redact.clean(name):<{width}} : {redact.clean(value)}" for name, value in values]
         lines += [] if values else ["not recorded"]
     return "\n".join(lines).strip("\n")
 

@@ -123,7 +123,7 @@ def _text(told: Account, environment: Markdown, parts: Iterable[Markdown]) -> st
         read_on=upstream.day(upstream.read_on()),
         parts=list(parts),
         open=ruled_out.still_open(told),
-        version=run.get("prefixscope_version") or "of an unknown version",
+        version=f" {run['prefixscope_version']}" if run.get("prefixscope_version") else "",
         run_id=run.get("run_id") or "unknown",
         bullets=bullets,
     )
@@ -163,7 +163,7 @@ def _parts(told: Account) -> Iterator[Part]:
         )
     yield Part("Reproduction against a running server: three sends of one prompt", checking.script(told), "python")
     started = context.commands(told)
-    for which, command in started:
+    for which, command in started[:1]:
         yield Part(f"How the server was started: {which}", command, "sh")
     if (blocks := cause.blocks(told)) is not None:
         yield Part("Blocks needed, stored and missing", blocks)
@@ -175,6 +175,6 @@ def _parts(told: Account) -> Iterator[Part]:
         yield Part(
             "What was recorded of the lookup", "\n".join(redact.clean(x) for x in told.diagnosis.evidence), "text"
         )
-    others = [one for one in context.every_command(told) if one[1] not in {command for _, command in started}]
-    if others:
-        yield Part("Every other server of the run", "\n\n".join(f"# {name}\n{text}" for name, text in others), "sh")
+    if started and len(every := context.every_command(told, started[0][1])) > 1:
+        text = "\n\n".join(f"# {name}\n{apart}" for name, apart in every)
+        yield Part("Every server of the run, as its command differs from that one", text, "diff")

@@ -58,7 +58,7 @@ def values(told: Account) -> dict[str, Any]:
         "brought": told.material.brought,
         "served": context.served(told),
         "configurations": context.configurations(told),
-        "method": [*_some(context.asked_as(told)), *context.method(told)],
+        "method": context.method(told),
         "commands": context.briefly(told),
         "hits": symptom.hits(told),
         "lookups": symptom.traced(told),

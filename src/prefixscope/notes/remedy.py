@@ -52,7 +52,7 @@ def choice(told: Account) -> str:
         return ""
     totals = frames.interval_totals(tried).set_index("interval_order")
     mine = totals.loc[helped["interval_order"]]
-    others = totals.drop(index=helped["interval_order"])
+    others = totals.drop(index=helped["interval_order"]).sort_index()
     alike = others[(others["short"] == mine["short"]) & (others["blocks"] == mine["blocks"])]
     dearer = others[(others["short"] == mine["short"]) & (others["blocks"] > mine["blocks"])]
     cheaper = others[others["blocks"] < mine["blocks"]].sort_values("blocks", ascending=False).head(MOST_NAMED)
@@ -66,8 +66,8 @@ def choice(told: Account) -> str:
         every = ", which is every block of the prompt" if dense else ""
         coarse = f"; {helped['interval']} is the coarsest of them" if mine.name > max(_finite(alike)) else ""
         parts.append(
-            f"{listing([str(name) for name in alike['interval']])} {'hits' if len(alike) == 1 else 'hit'} the same for "
-            f"the same {number(helped['blocks'])} blocks of {number(helped['tokens'])} tokens{every}{coarse}."
+            f"{listing([str(name) for name in alike['interval']])} {'hits' if len(alike) == 1 else 'hit'} the same and "
+            f"{'keeps' if len(alike) == 1 else 'keep'} the same blocks{every}{coarse}."
         )
     if len(dearer):
         names = [
@@ -76,7 +76,10 @@ def choice(told: Account) -> str:
         ]
         parts.append(f"{listing(names)} {'hits' if len(dearer) == 1 else 'hit'} no more for more blocks.")
     for order, one in zip(cheaper.index, cheaper.itertuples(), strict=True):
-        parts.append(f"{one.interval} keeps {number(_blocks(rows, order))}, but {_loss(tried, order, mine.name)}.")
+        parts.append(
+            f"{one.interval} keeps fewer ({number(_blocks(rows, order))} of {number(helped['blocks'])}), but "
+            f"{_loss(tried, order, mine.name)}."
+        )
     return " ".join(parts)
 
 
