@@ -25,6 +25,13 @@ NAMES = {
 _TRUTHS = {"True": "yes", "False": "no", "None": ""}
 
 
+BY_SERVER = (
+    "served models", "LoRA names", "speculative decoding", "draft tokens a step", "pool, blocks", "pool, tokens",
+    "block size reported, tokens", "Mamba block, tokens", "retention interval reported",
+    "batched tokens a step, at most",
+)  # fmt: skip
+"""Facts that depend on how a server was started."""
+
 MOST_LENGTHS = 60
 """Prompt lengths that figures and tables show; of more, so many spread evenly, the shortest and the longest too."""
 
@@ -115,19 +122,64 @@ def shareable(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def facts(material: Material) -> list[tuple[str, str, str]]:
-    """What was investigated: (name, value, source)."""
+    """What was investigated: (name, value, source); of several servers, the one that the verdict is about.
+
+    A run asks its first server for facts. Where the verdict is about a server that was started otherwise, what depends
+    on the start is told of that one, as far as it is known; of the first one it is told under that one's name.
+    """
     run = redact.manifest(material.run)
     rows = [("target", label(material), "run.json")]
-    rows += [
-        (NAMES.get(item["name"], item["name"] or ""), plain(item["value"]), item["source"] or "")
-        for item in run["facts"]
-    ]
+    asked, own = _first_asked(material), _of_verdict(material)
+    for item in run["facts"]:
+        name, value, source = str(item["name"] or ""), plain(item["value"]), item["source"] or ""
+        if asked and name in BY_SERVER:
+            rows += [(name, *own[name])] if name in own else [(f"{name} ({asked})", value, source)]
+        else:
+            rows.append((NAMES.get(name, name), value, source))
     rows += [(name, value, "trace header") for name, value in _geometry(material.headers)]
     rows += [
         (NAMES.get(name, name.replace("_", " ")), value, "this machine") for name, value in run["environment"].items()
     ]
     rows += [(name, value, collect_env.SOURCE) for name, value in collect_env.told(run)]
     return [row for row in dict.fromkeys(rows) if row[1]]
+
+
+def verdict_server(material: Material) -> str | None:
+    """The id of the server that the verdict is about; None where this run started none, or it is not known."""
+    sent, known = material.sent, set(frames.servers(material.run)["id"].dropna())
+    found = [one for one in sent.loc[sent["config"] == material.verdict.config, "server"].dropna() if one in known]
+    return str(found[0]) if found else None
+
+
+def _first_asked(material: Material) -> str:
+    """``s01, no MTP``: the server whose facts were asked for, where the verdict is about one started otherwise."""
+    started, found = frames.servers(material.run), verdict_server(material)
+    if found is None:
+        return ""
+    first, mine = started.iloc[0], started[started["id"] == found].iloc[0]
+    return "" if first["setting_id"] == mine["setting_id"] else redact.clean(f"{first['id']}, {first['setting']}")
+
+
+def _of_verdict(material: Material) -> dict[str, tuple[str, str]]:
+    """What depends on how a server was started, of the verdict's server: name → (value, source)."""
+    found = verdict_server(material)
+    if found is None:
+        return {}
+    rows = material.sent[material.sent["server"] == found]
+    started, drafter = f"start of {found}", rows["drafter"].dropna()
+    told = {"served models": (", ".join(rows["model"].dropna().unique()), "answers")}
+    told["speculative decoding"] = ("" if not len(drafter) else "on" if drafter.iloc[0] else "off", started)
+    if (header := material.telling.engines.get(found)) is not None:
+        source = f"trace header of {found}"
+        values = {
+            "speculative decoding": "off" if header.spec_method is None else f"on, {header.spec_method}",
+            "draft tokens a step": plain(header.spec_tokens),
+            "pool, blocks": plain(header.pool_blocks),
+            "retention interval reported": plain(header.interval),
+            "batched tokens a step, at most": plain(header.max_batched_tokens),
+        }
+        told |= {name: (redact.clean(value), source) for name, value in values.items()}
+    return {name: fact for name, fact in told.items() if fact[0]}
 
 
 def label(material: Material) -> str:

@@ -24,19 +24,22 @@ class Judgement:
     needed: int | None = None
 
 
-def differences(pairs: pd.DataFrame, warm: pd.DataFrame) -> pd.DataFrame:
+def differences(pairs: pd.DataFrame, warm: pd.DataFrame, labels: tuple[str, str] = ("arm A", "arm B")) -> pd.DataFrame:
     """One row per comparison: prompts compared, those whose answers differ, and the 95 % interval of that share.
 
     Parameters
     ----------
     pairs : ``frames.output_pairs``.
     warm : ``frames.comparisons`` of the equality stage: what the cache does, on one server.
+    labels : what the arms are called.
     """
-    found = [(name, pairs[pairs["pair"] == name]) for name in (*WITHIN, BETWEEN)]
+    a, b = labels
+    named = zip((*WITHIN, BETWEEN), (f"{a} against itself", f"{b} against itself", f"{a} against {b}"), strict=True)
+    found = [(words, pairs[pairs["pair"] == name]) for name, words in named]
     cache = warm[warm["identical"].notna()]
     found += [
-        ("cold / cold", cache[cache["pair"] == "cold-control"]),
-        ("cold / warm", cache[cache["pair"] == "cold-warm"]),
+        ("cold against cold, equality stage", cache[cache["pair"] == "cold-control"]),
+        ("cold against warm, equality stage", cache[cache["pair"] == "cold-warm"]),
     ]
     out = []
     for name, part in found:

@@ -17,7 +17,8 @@ from typing import Any
 
 from prefixscope import resources
 from prefixscope.errors import NotebookError, mask
-from prefixscope.runs import OWNER_ENV, TOKEN_ENV, Run
+from prefixscope.run_files import TOKEN_ENV, read_json
+from prefixscope.runs import OWNER_ENV, Run
 
 FILES: Mapping[str, str] = {
     "baseline": "00-baseline",
@@ -191,8 +192,6 @@ def execute(
 
 @contextmanager
 def _watching(file: Path, watch: Callable[[dict[str, Any]], None] | None) -> Iterator[None]:
-    from prefixscope.runs import _read_json
-
     if watch is None:
         yield
         return
@@ -200,7 +199,7 @@ def _watching(file: Path, watch: Callable[[dict[str, Any]], None] | None) -> Ite
 
     def loop() -> None:
         while not done.wait(0.5):
-            snapshot = _read_json(file)
+            snapshot = read_json(file)
             if snapshot:
                 watch(snapshot)
 

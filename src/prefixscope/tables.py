@@ -25,8 +25,7 @@ _HEADS: Mapping[str, str] = {
     "tokens_per_s_p10": "tokens/s, 10 %", "tokens_per_s": "tokens/s, median", "tokens_per_s_p90": "tokens/s, 90 %",
     "chunks_per_s": "chunks/s, median", "drafted": "tokens drafted", "accepted": "tokens accepted",
     "acceptance_p10": "accepted, 10 %", "acceptance": "accepted, median", "acceptance_p90": "accepted, 90 %",
-    "tokens_per_step": "tokens a step", "metric": "what", "a": "A", "a_p10": "A, 10 %", "a_p90": "A, 90 %", "b": "B",
-    "b_p10": "B, 10 %", "b_p90": "B, 90 %", "times": "A ÷ B", "low": "95 % from", "high": "95 % to",
+    "tokens_per_step": "tokens a step", "metric": "what", "low": "95 % from", "high": "95 % to",
     "share_low": "95 % from", "share_high": "95 % to", "p_holm": "p, with the others counted in",
 }  # fmt: skip
 """Column → its heading, with the unit that its values are shown in; other columns are named as they are."""
@@ -40,9 +39,11 @@ _SHARES = frozenset({"acceptance", "acceptance_p10", "acceptance_p90", "share_lo
 class Table:
     """Some columns of a frame, for reading; the frame itself is ``.frame``."""
 
-    def __init__(self, frame: pd.DataFrame, columns: tuple[str, ...], limit: int, missing: str) -> None:
+    def __init__(
+        self, frame: pd.DataFrame, columns: tuple[str, ...], limit: int, missing: str, arms: tuple[str, str] | None
+    ) -> None:
         self.frame = frame[list(columns)] if columns else frame
-        self.limit, self.missing = limit, missing
+        self.limit, self.missing, self.arms = limit, missing, arms
 
     def __repr__(self) -> str:
         return self.missing if self.frame.empty else str(self.frame.to_string(index=False, max_rows=self.limit))
@@ -56,7 +57,9 @@ class Table:
         }
         # JupyterLab aligns every cell right and drops style sheets of untrusted notebooks, so each cell says it itself.
         side = {name: f"text-align:{'right' if numeric[name] else 'left'};padding:3px 12px" for name in self.frame}
-        head = "".join(f'<th style="{side[name]};vertical-align:bottom">{escape(heading(name))}</th>' for name in side)
+        head = "".join(
+            f'<th style="{side[name]};vertical-align:bottom">{escape(heading(name, self.arms))}</th>' for name in side
+        )
         body = ""
         for row in self.frame.head(self.limit).itertuples(index=False):
             cells = zip(self.frame.columns, row, strict=True)
@@ -70,9 +73,15 @@ def _td(style: str, shown: str) -> str:
     return f'<td style="{style}{";white-space:nowrap" if len(shown) <= _SHORT else ""}">{escape(shown)}</td>'
 
 
-def heading(name: Any) -> str:
-    """What stands over a column."""
-    return _HEADS.get(str(name), str(name).replace("_", " ")).replace(" %", "\u00a0%")
+def heading(name: Any, arms: tuple[str, str] | None = None) -> str:
+    """What stands over a column; of a comparison's columns with what its arms are called."""
+    words = _HEADS.get(str(name), str(name).replace("_", " "))
+    if arms is not None:
+        first, second = arms
+        named = {"a": first, "a_p10": f"{first}, 10 %", "a_p90": f"{first}, 90 %", "times": f"{first} ÷ {second}"}
+        named |= {"b": second, "b_p10": f"{second}, 10 %", "b_p90": f"{second}, 90 %"}
+        words = named.get(str(name), words)
+    return words.replace(" %", "\u00a0%")
 
 
 def cell(name: Any, value: Any) -> str:
@@ -101,7 +110,14 @@ def text(value: Any) -> str:
 
 
 def table(
-    frame: pd.DataFrame, *columns: str, limit: int = 60, missing: str = "Nothing measured for this table yet."
+    frame: pd.DataFrame,
+    *columns: str,
+    limit: int = 60,
+    missing: str = "Nothing measured for this table yet.",
+    arms: tuple[str, str] | None = None,
 ) -> Table:
-    """The frame, or some of its columns, for reading; ``missing`` is what to say of one without rows."""
-    return Table(frame, columns, limit, missing)
+    """The frame, or some of its columns, for reading.
+
+    ``missing`` is what to say of one without rows, ``arms`` what a comparison's columns ``a`` and ``b`` are called.
+    """
+    return Table(frame, columns, limit, missing, arms)

@@ -34,6 +34,7 @@ class Trade:
     hit_net_s : the net if A's second send hit as its third one does; None where the third hits no more.
     rates, hits : tokens/s over the paired prompts, and cached tokens on the second send, of (A, B).
     break_even : the share of reuse at which the net is nothing; None where no share from 0 to 1 is.
+    taken_from : the stage that sent the long prompts, where it was another than the one that streamed.
     """
 
     mix: Mix
@@ -45,6 +46,7 @@ class Trade:
     rates: tuple[float, float]
     hits: tuple[int | None, int | None]
     break_even: float | None
+    taken_from: str | None = None
 
 
 def weigh(generations: pd.DataFrame, resends: pd.DataFrame, mix: Mix) -> Trade | None:
@@ -78,6 +80,7 @@ def weigh(generations: pd.DataFrame, resends: pd.DataFrame, mix: Mix) -> Trade |
         rates=(float(rates["A"]), float(rates["B"])),
         hits=(hits["A"], hits["B"]),
         break_even=even if 0 <= even <= 1 else None,
+        taken_from=_taken_from(resends, mix.prompt_tokens),
     )
 
 
@@ -147,6 +150,11 @@ def _first_tokens(resends: pd.DataFrame, tokens: int, index: int) -> dict[str, t
     return {str(arm): (float(part.mean()) / 1000, len(part)) for arm, part in found}
 
 
+def _taken_from(resends: pd.DataFrame, tokens: int) -> str | None:
+    stages = resends.loc[resends["tokens"] == tokens, "taken_from"].dropna().unique()
+    return str(stages[0]) if len(stages) else None
+
+
 def _third_that_hits(resends: pd.DataFrame, tokens: int) -> tuple[float, int] | None:
     third = _sent(resends[resends["arm"] == "A"], tokens, 3)
     before = _hit(resends, tokens, "A")
@@ -183,9 +191,9 @@ def sentence(trade: Trade) -> str:
     text = (
         f"With prompts of {mix.prompt_tokens:,} tokens, {mix.reuse:.0%} of them sent once before, and answers of "
         f"{mix.answer_tokens:,}, {a} {_seconds('gains', 'loses', trade.gained_s)} of generation a request against {b} "
-        f"({1000 / trade.rates[0]:,.1f} against {1000 / trade.rates[1]:,.1f} ms a token, the mean of "
+        f"({trade.rates[0]:,.1f} against {trade.rates[1]:,.1f} tokens/s, the mean of "
         f"{count(trade.gained_s.pairs, 'prompt')}) and "
-        f"{_seconds('loses', 'gains', lost)} of prefill{why}. "
+        f"{_seconds('loses', 'gains', lost)} of prefill{why}. {in_turn(trade)} "
     )
     net = trade.net_s
     if net.low is None or net.high is None or net.low <= 0 <= net.high:
@@ -197,6 +205,15 @@ def sentence(trade: Trade) -> str:
     if trade.hit_net_s is not None and mix.reuse:
         text += f" If its second send hit as its third one does, the balance would be {_signed(trade.hit_net_s)}."
     return text
+
+
+def in_turn(trade: Trade) -> str:
+    """What the prefill half can't know: unlike the answers, its long prompts were not sent to both in turns."""
+    source = f"are those of stage {trade.taken_from}, which asked" if trade.taken_from else "come from asking"
+    return (
+        f"The prefill times {source} one server after the other, not in turns: whatever else slowed the machine "
+        "meanwhile is in that half."
+    )
 
 
 def drafted(shapes: pd.DataFrame) -> list[str]:

@@ -17,6 +17,7 @@ from prefixscope.quantities import count, number
 from prefixscope.trace import Trace
 
 CODES = ("reuses", "short", "none", "cannot hit", "not reported", "inconclusive")
+_MOST_LENGTHS = 3  # that a sentence lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,9 +183,11 @@ def _lengths(mine: pd.DataFrame, code: str) -> str:
     bad = mine.loc[mine["verdict"] == code, "tokens"].tolist()
     if len(bad) == len(tokens):
         return "every prompt length measured" if len(tokens) > 1 else f"a {number(tokens[0])}-token prompt"
-    if bad == tokens[-len(bad) :] and len(bad) > 1:
-        return f"prompts of {number(bad[0])} tokens or more"
-    return f"{', '.join(number(value) for value in bad)}-token prompts"
+    if len(bad) == 1:
+        return f"a {number(bad[0])}-token prompt"
+    if bad == tokens[-len(bad) :] and len(bad) > _MOST_LENGTHS:
+        return f"prompts of {number(bad[0])} to {number(bad[-1])} tokens"
+    return f"prompts of {', '.join(map(number, bad[:-1]))} and {number(bad[-1])} tokens"
 
 
 def _third(table: pd.DataFrame, longest: pd.Series[Any]) -> pd.DataFrame:
@@ -304,8 +307,9 @@ def _cheaper(tried: pd.DataFrame, top: pd.Series[Any], least: float) -> str:
 
 
 def _basis(sent: pd.DataFrame, mine: pd.DataFrame) -> str:
-    second, lengths = count(int(mine["count"].sum()), "second send"), count(mine["tokens"].nunique(), "prompt length")
-    parts = [f"The verdict rests on {second} at {lengths}"]
+    many, lengths = int(mine["count"].sum()), mine["tokens"].nunique()
+    second = "one second send at each of" if many == lengths > 1 else f"{count(many, 'second send')} at"
+    parts = [f"The verdict rests on {second} {count(lengths, 'prompt length')}"]
     parts.append(f"the whole run on {count(len(sent), 'request')}")
     failed = int((sent["status"] == "failed").sum())
     if failed:

@@ -127,7 +127,9 @@ def balance_over_reuse(balance: pd.DataFrame, labels: tuple[str, str] = ("A", "B
     chart = alt.layer(*layers).properties(width=WIDTH, height=220)
     return chart.properties(
         title=wrapped_title(
-            _balance_title(balance, labels), "Above the dashed line it saves time, below it costs time. Band: 95 %."
+            _balance_title(balance, labels),
+            "Above the dashed line it saves time, below it costs time. Band: 95 %. Prefill was timed on one server "
+            "after the other, not in turns.",
         )
     )
 

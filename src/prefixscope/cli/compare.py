@@ -59,8 +59,8 @@ def add(commands: Commands) -> None:
         description="Compare runs with the first of them: before and after, machine against machine, release against "
         "release, interval against interval. Only what was asked alike is compared; the rest is listed.",
         epilog="exit codes: 0 nothing worse · 1 a hit length is lower or a verdict worse · 2 usage, unreadable, the "
-        "same run twice · 3 can't tell (nothing in common, failed, not reported, repeats that overlap). Times and "
-        "rates change no exit code.",
+        "same run twice (a changed copy of it too) · 3 can't tell (nothing in common, failed, not reported, repeats "
+        "that overlap). Times and rates change no exit code.",
     )
     command.add_argument(
         "runs",

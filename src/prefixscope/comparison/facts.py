@@ -11,7 +11,7 @@ from typing import Any
 from prefixscope import redact
 from prefixscope.comparison.side import Side
 from prefixscope.flags import flag_name
-from prefixscope.material import NAMES, group_words, plain
+from prefixscope.material import BY_SERVER, NAMES, group_words, plain
 from prefixscope.setting import interval_label
 
 VERSION, MODELS, INTERVAL, DRAFT, MACHINE = (
@@ -20,11 +20,6 @@ VERSION, MODELS, INTERVAL, DRAFT, MACHINE = (
 STARTED = "started as"
 _RENAMED = {"retention interval reported": INTERVAL}
 _OUTCOMES = {"vllm version", "mean acceptance length", "mean prompt so far, tokens", "counters of the prefix cache"}
-_BY_SERVER = {
-    MODELS, "LoRA names", INTERVAL, DRAFT, "speculative decoding", "pool, blocks", "pool, tokens",
-    "block size reported, tokens", "Mamba block, tokens",
-}  # fmt: skip
-"""What depends on the setting of the one server that was asked."""
 _FOLLOWS = {
     "KV cache groups", "scheduler block, tokens", "hash block, tokens", "pool, tokens", "block size reported, tokens",
     "Mamba block, tokens",
@@ -137,11 +132,12 @@ def _served(sides: Sequence[Side]) -> Iterable[tuple[str, list[str]]]:
         }
         for side in sides
     ]
+    by_server = {_RENAMED.get(name, name) for name in BY_SERVER}
     first = [
         next((one.get("setting", {}).get("label") for one in side.manifest.get("servers", [])), "") for side in sides
     ]
     for name in dict.fromkeys(name for table in tables for name in table):
-        if name not in _BY_SERVER or len(set(first)) == 1:
+        if name not in by_server or len(set(first)) == 1:
             yield name, [table.get(name, "") for table in tables]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import string
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -84,7 +85,8 @@ def load(names: Sequence[str]) -> tuple[Side, ...]:
     Raises
     ------
     RunError
-        for fewer than two, for what is neither, for a run of another schema, and for the same run twice.
+        for fewer than two, for what is neither, for a run of another schema, and for the same run twice, a changed
+        copy of it too.
     """
     if not 2 <= len(names) <= MOST:
         raise RunError(
@@ -250,8 +252,38 @@ def _refuse_the_same(sides: Sequence[Side]) -> None:
             asked = [set(one.sent["request_id"].dropna()) for one in (other, side)]
             if ids[0] == ids[1] if None not in ids else asked[0] & asked[1]:
                 what = f" ({ids[1]})" if ids[1] else ""
+                apart = _rows_apart(other, side)
                 raise RunError(
-                    f"{other.name} and {side.name} are the same run{what}",
-                    cause="what was measured once can't differ from itself",
-                    remedy="measure again: prefixscope run -o DIR, or prefixscope report RUN for this one alone",
+                    f"{other.name} and {side.name} "
+                    + (f"have the same run id{what}, but other rows: {apart}" if apart else f"are the same run{what}"),
+                    cause="one is a copy of the other: its rows were changed, or the run went on after it was copied"
+                    if apart
+                    else "what was measured once can't differ from itself",
+                    remedy="measure again: prefixscope run -o DIR, or prefixscope report RUN for one alone",
                 )
+
+
+def _rows_apart(first: Side, second: Side) -> str:
+    """``stage baseline: 2 rows differ``; empty where the rows of both are the same."""
+    found: dict[str, list[int]] = {}
+    # A report holds less of a row than its run does.
+    whole = all(Path(side.name).expanduser().is_dir() for side in (first, second))
+    tallies = [
+        Counter((str(row["stage"]), _line(row if whole else redact.row(row))) for row in side.rows)
+        for side in (first, second)
+    ]
+    for place, (mine, theirs) in enumerate((tallies, tallies[::-1])):
+        for (stage, _), many in (mine - theirs).items():
+            found.setdefault(stage, [0, 0])[place] += many
+    parts = []
+    for stage, (own, others) in sorted(found.items()):
+        both = min(own, others)
+        told = [f"{count(both, 'row')} {'differs' if both == 1 else 'differ'}"] if both else []
+        told += [f"{count(own - both, 'row')} only in {first.name}"] if own > both else []
+        told += [f"{count(others - both, 'row')} only in {second.name}"] if others > both else []
+        parts.append(f"stage {redact.clean(stage)}: {', '.join(told)}")
+    return "; ".join(parts)
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, sort_keys=True, default=str)

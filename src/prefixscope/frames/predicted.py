@@ -53,18 +53,9 @@ def predicted(cells: Iterable[Cell]) -> pd.DataFrame:
         sizes = cell.kept_bytes
         rows.append(
             {
-                "release": cell.release,
-                "drafter_tokens": cell.drafter_tokens,
+                **cell.to_json(),
                 "interval": f"{label} (default)" if cell.interval is None else label,
                 "interval_order": math.inf if cell.resolved == "dense" else float(cell.resolved),
-                "default": cell.interval is None,
-                "pattern": cell.pattern,
-                "tokens": cell.tokens,
-                "send": cell.send,
-                "prompt_tokens": cell.prompt_tokens,
-                "reusable_tokens": cell.reusable_tokens,
-                "hit_tokens": cell.hit_tokens,
-                "short_tokens": cell.short_tokens,
                 "blocks": None if cell.kept_blocks is None else sum(cell.kept_blocks),
                 "bytes": None if sizes is None or None in sizes else sum(size or 0 for size in sizes),
             }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prefixscope.diagnosis import cause_meaning, cause_words, groups_text
+from prefixscope.diagnosis import cause_words, groups_text
 from prefixscope.notes.account import Account
 from prefixscope.notes.markdown import Markdown, fence, table
 from prefixscope.quantities import count, number
@@ -48,11 +48,12 @@ def groups(header: Header) -> str:
     )
 
 
-def drop(header: Header) -> str:
-    """What speculative decoding gives up at lookup, and in which groups; empty where nothing is."""
-    dropped = header.drop_groups
-    if not dropped:
+def drop(told: Account) -> str:
+    """What speculative decoding gives up at lookup, in which groups, and what that asks of a window; else empty."""
+    if told.main is None or not told.main.header.drop_groups:
         return ""
+    header = told.main.header
+    dropped = header.drop_groups
     own = any(group.drafter for group in header.groups)
     text = (
         f"With speculative decoding ({header.spec_method or 'a drafter'}) vLLM {header.version} gives up the last "
@@ -60,7 +61,21 @@ def drop(header: Header) -> str:
     )
     if len(dropped) == len(header.groups) and not own and len(header.groups) > 1:
         text += ": no group is the drafter's own, so the drop applies to all of them"
-    return f"{text}."
+    return f"{text}.{_window(told.main)}"
+
+
+def _window(lookup: Lookup) -> str:
+    """How many blocks a sliding-window group then needs; empty where that is no more than its window."""
+    for view in lookup.groups:
+        if view.group.window and view.needed is not None:
+            window = -(-(view.group.window - 1) // view.group.block_size)
+            needed = view.needed[1] - view.needed[0]
+            if needed > window:
+                return (
+                    f" A sliding-window group then has to back {count(needed, 'block')}: the {window:,} of its window "
+                    f"and the {'one' if needed == window + 1 else f'{needed - window:,}'} given up."
+                )
+    return ""
 
 
 def without_drafter(told: Account) -> str:
@@ -90,11 +105,11 @@ def diagnosis(told: Account) -> str:
 
 
 def name(told: Account) -> str:
-    """What the cause is called, and what that means."""
+    """What the cause is called."""
     if told.diagnosis is None:
         return ""
     words = cause_words(told.diagnosis.cause)
-    return f"{words[0].upper()}{words[1:]}. {cause_meaning(told.diagnosis.cause)}"
+    return f"{words[0].upper()}{words[1:]}."
 
 
 def blocks(told: Account) -> Markdown | None:

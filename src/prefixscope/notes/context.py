@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from typing import Any
 
 import pandas as pd
 
 from prefixscope import collect_env, frames, redact
-from prefixscope.material import facts, label
+from prefixscope.flags import Flags
+from prefixscope.material import BY_SERVER, facts, label, verdict_server
 from prefixscope.notes.account import Account
 from prefixscope.notes.markdown import Markdown, command_lines, table, without_variables
 from prefixscope.quantities import count, number
+from prefixscope.sections.record import engines
 
-_MODELS, _CACHE, _DRAFTER = "served models", "KV cache dtype", "speculative decoding"
+_MODELS, _DRAFTER = "served models", "speculative decoding"
 MOST_VARIABLES = 4
-_MACHINE = ("GPU", "GPUs", "driver", "CUDA", "CPU", "CPUs", "memory, GiB", "memory, GB", "operating system", "system")
+_MACHINE = {
+    "GPU": "GPU {}", "GPUs": "GPUs {}", "driver": "driver {}", "CUDA": "CUDA {}", "CPU": "{}", "CPUs": "{} CPUs",
+    "memory, GiB": "{} GiB of memory", "memory, GB": "{} GB of memory", "operating system": "{}", "system": "{}",
+}  # fmt: skip
+_CACHE = {
+    "KV cache dtype": "KV cache dtype {}", "pool, blocks": "a pool of {} blocks",
+    "scheduler block": "a scheduler block of {}", "retention interval reported": "retention interval {}",
+}  # fmt: skip
 
 
 def known(told: Account) -> dict[str, str]:
@@ -29,22 +40,32 @@ def served(told: Account) -> list[str]:
     release = f" by vLLM {told.version}" if told.version else ""
     lora = f", with the LoRA adapter {fact['LoRA names']}" if fact.get("LoRA names") else ""
     lines = [f"{what}{' served' if fact.get(_MODELS) else ','}{release or ' by an engine of unknown release'}{lora}."]
+    drafter = _drafter(told)
     if header is not None and header.spec_method:
-        lines.append(f"Speculative decoding: {header.spec_method}, {count(header.spec_tokens or 0, 'token')} a draft.")
+        drafts = count(header.spec_tokens or 0, "token")
+        lines.append(f"Speculative decoding: {header.spec_method}{drafter}, {drafts} a draft.")
     elif fact.get(_DRAFTER):
-        lines.append(f"Speculative decoding of the server that was asked first: {fact[_DRAFTER]}.")
-    cache = [
-        f"{name} {fact[name]}"
-        for name in ("prefix caching", _CACHE, "pool, blocks", "scheduler block", "retention interval reported")
-        if fact.get(name)
-    ]
-    if cache:
-        lines.append(f"KV cache: {'; '.join(cache)}.")
-    machine = [f"{name} {fact[name]}" for name in _MACHINE if fact.get(name)]
-    lines.append(
-        f"Measured on: {'; '.join(machine)}." if machine else "On which machine it was measured was not recorded."
-    )
+        lines.append(f"Speculative decoding: {fact[_DRAFTER]}{drafter}.")
+    caching = {"yes": "Prefix caching is on", "no": "Prefix caching is off"}.get(fact.get("prefix caching", ""), "")
+    cache = ", ".join(words.format(fact[name]) for name, words in _CACHE.items() if fact.get(name))
+    if caching or cache:
+        lines.append(f"{': '.join(part for part in (caching or 'KV cache', cache) if part)}.")
+    machine = ", ".join(words.format(fact[name]) for name, words in _MACHINE.items() if fact.get(name))
+    lines.append(f"Measured on {machine}." if machine else "On which machine it was measured was not recorded.")
     return lines
+
+
+def _drafter(told: Account) -> str:
+    """`` with the drafter NAME``, as the verdict's server was started; empty where no command says."""
+    for _, command in commands(told)[:1]:
+        try:
+            given = Flags(shlex.split(command)).value("--speculative-config")
+            model = json.loads(given or "{}").get("model")
+        except (ValueError, AttributeError):
+            return ""
+        if isinstance(model, str) and model:
+            return f" with the drafter {'/'.join(redact.clean(model).split('/')[-2:])}"
+    return ""
 
 
 def on_gpu(told: Account) -> bool | None:
@@ -53,11 +74,6 @@ def on_gpu(told: Account) -> bool | None:
         return None
     environment = redact.environment(told.material.run)
     return any(name in environment for name in ("gpu", "gpus", "cuda")) if environment else None
-
-
-def everything(told: Account) -> Markdown:
-    """Every fact with its source."""
-    return table(("what", "value", "source"), facts(told.material))
 
 
 def configurations(told: Account) -> Markdown | None:
@@ -78,6 +94,17 @@ def configurations(told: Account) -> Markdown | None:
     ]
     columns = ("configuration", "drafter", "adapter loaded", "retention interval", "requests")
     return table(columns, rows, numeric=("requests",))
+
+
+def servers(told: Account) -> Markdown | None:
+    """One row per traced server of the run, with what differs between them; None of fewer than two."""
+    found, mine = engines(told.material), verdict_server(told.material)
+    if found is None:
+        return None
+    apart = [n for n in range(len(found.columns)) if n < 2 or len({row[n] for row in found.rows}) > 1]
+    what = "reported here" if told.faulty else "of the verdict"
+    rows = [tuple(f"{row[n]} ({what})" if n == 1 and row[0] == mine else row[n] for n in apart) for row in found.rows]
+    return table([found.columns[n] for n in apart], rows, numeric=found.numeric)
 
 
 def method(told: Account) -> list[str]:
@@ -108,6 +135,8 @@ def method(told: Account) -> list[str]:
         lines.append(
             "Each cell was measured once; the scheduler that decides on hits is deterministic on an idle server."
         )
+    if told.material.hits["config"].str.contains(" · ", regex=False).any():
+        lines.append("Behind a configuration's dot stands the served name that was asked, where a server had several.")
     if failed:
         first = [text for text in sent.loc[sent["status"] == "failed", "error"].dropna() if text.strip()]
         why = f"the first: {first[0].strip().splitlines()[0]}" if first else "why was not recorded"
@@ -139,21 +168,31 @@ def briefly(told: Account) -> list[tuple[str, str]]:
     many = len(variables) > MOST_VARIABLES
     note = f"; {len(variables)} environment variables before it are in the report" if many else ""
     made = [(f"{which}{note}", program if many else text)]
-    own = set(text.splitlines())
     for other, command in others:
-        more = [line.strip().removesuffix(" \\") for line in command.splitlines() if line not in own]
-        more = [line for line in more if not line.startswith("--port ")]
-        made.append((f"{other}, where it differs", "\n".join(more) or "nowhere"))
+        more = "\n".join(line for line in _parts(command) if line not in _parts(text))
+        made.append((f"{other}, where it differs", more or "nowhere"))
     return made
 
 
-def every_command(told: Account) -> list[tuple[str, str]]:
-    """How each server of the run was started."""
+def every_command(told: Account, base: str) -> list[tuple[str, str]]:
+    """How each server of the run was started: what ``base``, a command, has and it has not, and the other way round."""
     return [
-        (f"{row.id}, {row.setting}", _command(row.command))
+        (f"{row.id}, {row.setting}", _apart(base, _command(row.command)))
         for row in frames.servers(told.material.run).itertuples()
         if isinstance(row.command, str)
     ]
+
+
+def _apart(base: str, command: str) -> str:
+    mine, theirs = _parts(base), _parts(command)
+    lines = [f"- {line}" for line in mine if line not in theirs] + [f"+ {line}" for line in theirs if line not in mine]
+    return "\n".join(lines) or "nothing"
+
+
+def _parts(command: str) -> list[str]:
+    """A command's flags, one a string; a port is nobody's difference."""
+    lines = [line.strip().removesuffix(" \\") for line in command.splitlines()]
+    return [line for line in lines if not line.startswith("--port ")]
 
 
 def _command(text: Any) -> str:
@@ -165,12 +204,14 @@ def environment(told: Account) -> str:
     titles = {"this machine": "Machine", collect_env.SOURCE: "python -m vllm.collect_env"}
     parts: dict[str, list[tuple[str, str]]] = {**{title: [] for title in titles.values()}, "vLLM": []}
     for name, value, source in facts(told.material):
-        parts[titles.get(source, "vLLM")].append((name, value))
+        if not name.startswith(tuple(f"{one} (" for one in BY_SERVER)):  # another server's
+            parts[titles.get(source, "vLLM")].append((name, value))
+    width = max([len(redact.clean(name)) for values in parts.values() for name, _ in values], default=0)
     lines: list[str] = []
     for title, values in parts.items():
         rule = "=" * 30
         lines += ["", rule, f"{title:^30}".rstrip(), rule]
-        lines += [f"{redact.clean(name):<29}: {redact.clean(value)}" for name, value in values]
+        lines += [f"{redact.clean(name):<{width}} : {redact.clean(value)}" for name, value in values]
         lines += [] if values else ["not recorded"]
     return "\n".join(lines).strip("\n")
 

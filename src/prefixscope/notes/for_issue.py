@@ -13,7 +13,7 @@ from pathlib import Path
 from prefixscope import page, redact
 from prefixscope.notes import cause, checking, context, remedy, ruled_out, symptom, upstream
 from prefixscope.notes.account import Account, shared_account
-from prefixscope.notes.incident import told_row, topics
+from prefixscope.notes.incident import told_row
 from prefixscope.notes.markdown import Markdown, bullets, fence, folded, inert, render
 from prefixscope.quantities import count
 
@@ -101,14 +101,16 @@ def issue(told: Account, *, most: int = MOST_CHARACTERS) -> str:
 
 
 def _text(told: Account, environment: Markdown, parts: Iterable[Markdown]) -> str:
-    run, rows = redact.manifest(told.material.run), topics(told)
+    run, rows = redact.manifest(told.material.run), remedy.topics(told)
     table = symptom.hits(told, longest=True)
     return render(
         "issue.md.j2",
         title=symptom.title(told),
         faulty=told.faulty,
-        verdict=told.verdict,
+        headline=told.verdict.headline,
+        elsewhere=symptom.elsewhere(told),
         environment=environment,
+        servers=context.servers(told),
         method=context.method(told),
         expected=expected(told),
         hits=table[0] if table is not None else None,
@@ -116,12 +118,12 @@ def _text(told: Account, environment: Markdown, parts: Iterable[Markdown]) -> st
         cause=[text for text in _cause(told) if text],
         ruler=cause.figure(told),
         remedy=[text for text in (remedy.sentence(told), remedy.price(told), told.verdict.upgrade) if text],
-        ruled_out=ruled_out.ruled_out(told),
+        ruled_out=[text for text in (*ruled_out.ruled_out(told), ruled_out.equality(told)) if text],
         upstream=[told_row(row) for row in rows],
         read_on=upstream.day(upstream.read_on()),
         parts=list(parts),
         open=ruled_out.still_open(told),
-        version=run.get("prefixscope_version") or "of an unknown version",
+        version=f" {run['prefixscope_version']}" if run.get("prefixscope_version") else "",
         run_id=run.get("run_id") or "unknown",
         bullets=bullets,
     )
@@ -143,7 +145,7 @@ def _cause(told: Account) -> Iterator[str]:
     header = told.main.header if told.main is not None else None
     yield cause.untraced(told) if told.faulty else ""
     yield cause.groups(header) if header is not None else ""
-    yield cause.drop(header) if header is not None else ""
+    yield cause.drop(told)
     yield cause.diagnosis(told)
     yield cause.predicted(told)
 
@@ -161,7 +163,7 @@ def _parts(told: Account) -> Iterator[Part]:
         )
     yield Part("Reproduction against a running server: three sends of one prompt", checking.script(told), "python")
     started = context.commands(told)
-    for which, command in started:
+    for which, command in started[:1]:
         yield Part(f"How the server was started: {which}", command, "sh")
     if (blocks := cause.blocks(told)) is not None:
         yield Part("Blocks needed, stored and missing", blocks)
@@ -173,6 +175,6 @@ def _parts(told: Account) -> Iterator[Part]:
         yield Part(
             "What was recorded of the lookup", "\n".join(redact.clean(x) for x in told.diagnosis.evidence), "text"
         )
-    others = [one for one in context.every_command(told) if one[1] not in {command for _, command in started}]
-    if others:
-        yield Part("Every other server of the run", "\n\n".join(f"# {name}\n{text}" for name, text in others), "sh")
+    if started and len(every := context.every_command(told, started[0][1])) > 1:
+        text = "\n\n".join(f"# {name}\n{apart}" for name, apart in every)
+        yield Part("Every server of the run, as its command differs from that one", text, "diff")

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from typing import Any
 
 import pandas as pd
 
+from prefixscope import frames
+from prefixscope.charts.titles import listing
 from prefixscope.command import INTERVAL_FLAG
 from prefixscope.notes import upstream
 from prefixscope.notes.account import Account
 from prefixscope.notes.markdown import Markdown, table
 from prefixscope.quantities import count, number
+from prefixscope.sections.retention import SWEEP_COLUMNS
 from prefixscope.sections.section import mebibytes, milliseconds
 from prefixscope.setting import interval_label
 
 MOST_ROWS = 24
+MOST_NAMED = 3
 
 
 def sentence(told: Account) -> str:
@@ -27,6 +32,11 @@ def sentence(told: Account) -> str:
     return told.verdict.remedy or own or "No remedy was measured, and no cause was traced that would name one."
 
 
+def unmeasured(told: Account) -> str:
+    """What the cause's own remedy is, where none was measured."""
+    return "" if told.verdict.remedy_config else sentence(told)
+
+
 def price(told: Account) -> str:
     """What the remedy costs in cache blocks; empty where nothing measured it."""
     if not told.faulty:
@@ -34,19 +44,80 @@ def price(told: Account) -> str:
     return told.verdict.price or ("" if told.diagnosis is None or told.verdict.remedy else told.diagnosis.price)
 
 
-def size(told: Account) -> str:
-    """The price in MiB beside the pool, of the longest prompt swept; empty where no block's size is known."""
+def choice(told: Account) -> str:
+    """Why the interval was chosen, and what each other one gives for what; empty where none was."""
     rows = _of_length(told)
     helped = _chosen(told, rows)
-    base = rows[(rows["interval_order"] <= 0) & rows["bytes"].notna()]
-    if helped is None or not len(base) or pd.isna(helped["bytes"]):
+    tried = told.material.sweep[told.material.sweep["interval_order"] > 0]
+    if helped is None or pd.isna(helped["blocks"]):
         return ""
-    least = base["bytes"].min()
+    totals = frames.interval_totals(tried).set_index("interval_order")
+    mine = totals.loc[helped["interval_order"]]
+    others = totals.drop(index=helped["interval_order"]).sort_index()
+    alike = others[(others["short"] == mine["short"]) & (others["blocks"] == mine["blocks"])]
+    dearer = others[(others["short"] == mine["short"]) & (others["blocks"] > mine["blocks"])]
+    cheaper = others[others["blocks"] < mine["blocks"]].sort_values("blocks", ascending=False).head(MOST_NAMED)
+    lengths = count(tried["tokens"].nunique(), "prompt length")
+    parts = [
+        f"{helped['interval']} was chosen: of the intervals tried it leaves the fewest tokens to compute over "
+        f"{lengths}, and of those that leave as few none keeps fewer blocks."
+    ]
+    if len(alike):
+        dense = math.inf in alike.index and mine.name != math.inf
+        every = ", which is every block of the prompt" if dense else ""
+        coarse = f"; {helped['interval']} is the coarsest of them" if mine.name > max(_finite(alike)) else ""
+        parts.append(
+            f"{listing([str(name) for name in alike['interval']])} {'hits' if len(alike) == 1 else 'hit'} the same and "
+            f"{'keeps' if len(alike) == 1 else 'keep'} the same blocks{every}{coarse}."
+        )
+    if len(dearer):
+        names = [
+            f"{one.interval} ({number(_blocks(rows, order))})"
+            for order, one in zip(dearer.index, dearer.itertuples(), strict=True)
+        ]
+        parts.append(f"{listing(names)} {'hits' if len(dearer) == 1 else 'hit'} no more for more blocks.")
+    for order, one in zip(cheaper.index, cheaper.itertuples(), strict=True):
+        parts.append(
+            f"{one.interval} keeps fewer ({number(_blocks(rows, order))} of {number(helped['blocks'])}), but "
+            f"{_loss(tried, order, mine.name)}."
+        )
+    return " ".join(parts)
+
+
+def _finite(rows: pd.DataFrame) -> list[float]:
+    return [float(order) for order in rows.index if not math.isinf(order)] or [0.0]
+
+
+def _blocks(rows: pd.DataFrame, order: float) -> Any:
+    """What an interval keeps of the prompt that is told of."""
+    return rows.loc[rows["interval_order"] == order, "blocks"].iloc[0]
+
+
+def _loss(tried: pd.DataFrame, order: float, chosen: float) -> str:
+    """Where an interval hits less than the one chosen, the worst lengths first."""
+    mine, other = (tried[tried["interval_order"] == one].set_index("tokens")["hit_2"] for one in (order, chosen))
+    lost = (other - mine)[lambda less: less > 0].sort_values(ascending=False, kind="stable").head(MOST_NAMED)
+    named = [f"{number(mine[at])} instead of {number(other[at])} of {number(at)} tokens" for at in lost.index]
+    return f"hits {listing(named)}" if len(named) else "leaves more to compute in sum"
+
+
+def cost(told: Account) -> str:
+    """What the chosen interval keeps of the longest prompt swept beside the default; else what the trace says of it."""
+    rows = _of_length(told)
+    helped = _chosen(told, rows)
+    base = rows[(rows["interval_order"] <= 0) & rows["blocks"].notna()]
+    evictable = "They are evictable cache and take no memory from running requests."
+    if helped is None or not len(base) or pd.isna(helped["blocks"]):
+        return price(told)
+    least = base.sort_values("blocks", kind="stable").iloc[0]
+    times = f"{helped['blocks'] / least['blocks']:.1f} times, " if least["blocks"] else ""
+    known = not pd.isna(helped["bytes"]) and not pd.isna(least["bytes"])
+    size = f"{mebibytes(helped['bytes'])} MiB instead of {mebibytes(least['bytes'])} MiB" if known else "sizes unknown"
     pool = told.main.header.pool_blocks if told.main is not None else 0
-    share = "" if pd.isna(helped["blocks"]) or not pool else f"; the pool here holds {pool:,} blocks"
+    share = f", in a pool of {pool:,}" if pool else ""
     return (
-        f"That is {mebibytes(helped['bytes'])} MiB instead of {mebibytes(least)} MiB of one prompt of "
-        f"{number(helped['tokens'])} tokens on this model{share}."
+        f"The price is cache space: {number(helped['blocks'])} blocks of a prompt of {number(helped['tokens'])} tokens "
+        f"stay instead of {number(least['blocks'])} ({times}{size}){share}. {evictable}"
     )
 
 
@@ -60,11 +131,12 @@ def short(told: Account) -> str:
         return ""
     low, high = int(able["short_tokens"].min()), int(able["short_tokens"].max())
     block = told.main.header.scheduler_block if told.main is not None else 0
-    under = f" (under {count(math.floor(high / block) + 1, 'scheduler block')} of {block:,})" if block else ""
+    most = f", at most {count(math.ceil(high / block), 'scheduler block')} of {block:,}" if block else ""
     span = f"{low:,} to {high:,}" if high > low else f"{low:,}"
-    at = f"at {count(able['tokens'].nunique(), 'prompt length')}"
+    lengths = able["tokens"].nunique()
+    over = f" over {count(lengths, 'prompt length')}" if lengths > 1 else ""
     return (
-        f"An identical prompt's second send then stops {span} tokens short of its end{under}, {at}, as long as the "
+        f"With it an identical prompt's second send stops {span} tokens short of its end{most}{over}, as long as the "
         "checkpoints have not been evicted."
     )
 
@@ -89,19 +161,9 @@ def intervals(told: Account) -> tuple[Markdown, str] | None:
         )
         for row in rows.head(MOST_ROWS).itertuples()
     ]
-    columns = (
-        "interval",
-        "prompt tokens",
-        "hit, send 2",
-        "hit, send 3",
-        "short at send 2",
-        "first token, send 2, ms",
-        "blocks kept",
-        "MiB kept",
-    )
     if not rows["measured"].any():
         note = f"Predicted by vLLM's own scheduler from the trace; the server was not restarted. {note}".strip()
-    return table(columns, made, numeric=columns), note
+    return table(SWEEP_COLUMNS, made, numeric=SWEEP_COLUMNS), note
 
 
 def rule(told: Account) -> str:
@@ -123,35 +185,52 @@ def flags(told: Account) -> list[str]:
     helped = told.second(told.verdict.remedy_config) if told.faulty and told.verdict.remedy_config else None
     if helped is None or not len(helped):
         return []
-    order = float(helped.iloc[-1]["interval_order"])
-    value = "None" if math.isinf(order) else f"{int(order)}"
+    value = _value(float(helped.iloc[-1]["interval_order"]))
     return ["--enable-prefix-caching", "--enable-prompt-tokens-details", shlex.join([INTERVAL_FLAG, value])]
 
 
-def releases(told: Account, rows: tuple[upstream.Row, ...]) -> str:
-    """Which release has the changes that belong to the cause, and that it was not measured here."""
-    later = upstream.fixed_in(rows, told.version)
-    if later is None or not told.faulty:
+def upgrade(told: Account) -> str:
+    """Which release mends it by itself, and how to try; empty where none is known to."""
+    later = upstream.fixed_in(topics(told), told.version)
+    if not told.faulty or not (told.verdict.upgrade or later):
         return ""
-    known = told.verdict.upgrade or f"vLLM {later} and later have a change against it (below)."
-    return (
-        f"{known} This run measured {told.version} alone: before an "
-        f"upgrade ask the later release's scheduler with this server's groups (`prefixscope predict --trace RUN/trace "
-        f"--vllm {told.version},{later}`), and after it run the check below."
-    )
+    known = told.verdict.upgrade or f"vLLM {later} and later have a change against it."
+    return f"{known} If you can upgrade, try it without the flag and run the check below."
 
 
-def pressure(told: Account) -> str:
-    """What the price leaves out."""
-    if not price(told):
-        return ""
-    evictions = told.material.telling.evictions
-    calm = "Nothing was evicted while it was measured" if not len(evictions) else "Blocks were evicted meanwhile"
-    return (
-        f"Kept blocks are evictable cache: they take no memory from running requests. {calm}, and a busy, small cache "
-        "is another matter: there an interval that fixes the resend can lower the hit rate of other traffic "
-        "(`prefixscope predict --workload` replays yours)."
-    )
+def briefly(told: Account) -> list[str]:
+    """What helps and what it costs in a sentence, and the release that mends it in another."""
+    if not told.faulty:
+        return []
+    rows = _of_length(told)
+    helped, later = _chosen(told, rows), upstream.fixed_in(topics(told), told.version)
+    if helped is None:
+        made = [re.split(r"(?<=[.!?]) (?=[A-Z`])", sentence(told), maxsplit=1)[0]]
+    else:
+        base = rows.loc[(rows["interval_order"] <= 0) & (rows["blocks"] > 0), "blocks"]
+        known = len(base) > 0 and not pd.isna(helped["blocks"])
+        times = f", for {helped['blocks'] / base.min():.1f} times the cache blocks of that prompt" if known else ""
+        flag = shlex.join([INTERVAL_FLAG, _value(float(helped["interval_order"]))])
+        made = [f"With {flag} it reuses {number(helped['hit_2'])} of {number(helped['tokens'])}{times}."]
+    return [*made, *([f"vLLM {later} and later have a change against it."] if later else [])]
+
+
+def topics(told: Account) -> tuple[upstream.Row, ...]:
+    """Upstream's rows for the cause that the trace names, or for a known fault that the verdict names."""
+    found: list[str] = []
+    if told.diagnosis is not None and told.main is not None:
+        code = told.diagnosis.cause
+        mamba = any(group.kind == "mamba" for group in told.main.header.groups)
+        found = [code, f"{code}:{'drop' if told.main.header.drop_groups else 'plain'}", *([f"{code}:mamba"] * mamba)]
+    named = upstream.refs_in(f"{told.verdict.sentence} {'' if told.diagnosis is None else told.diagnosis.remedy}")
+    if told.faulty and not found:
+        found = upstream.faults_named(named)
+    return upstream.of_topics(found, named if told.faulty else ())
+
+
+def _value(order: float) -> str:
+    """An interval as one types it."""
+    return "None" if math.isinf(order) else f"{int(order)}"
 
 
 def _resolved(told: Account) -> str:

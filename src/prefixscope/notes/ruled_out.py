@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from prefixscope import conclusions, redact
-from prefixscope.notes import symptom
+from prefixscope.notes import remedy, symptom, upstream
 from prefixscope.notes.account import Account
 from prefixscope.notes.context import on_gpu
 from prefixscope.quantities import count, number
@@ -30,18 +30,17 @@ def ruled_out(told: Account) -> list[str]:
 
 
 def equality(told: Account) -> str:
-    """Whether warm answers equal cold ones; empty where none were compared."""
+    """Whether warm answers equal cold ones, and with which configuration; empty where none were compared."""
+    settings = told.material.comparisons["setting"].dropna().unique()
     if not len(told.material.comparisons):
         return ""
-    return conclusions.equality(told.run_dir).text
+    where = f" with {' and '.join(settings)}" if len(settings) else ""
+    return f"The answers{where}: {conclusions.equality(told.run_dir).text}"
 
 
 def _suspicions(told: Account) -> Iterator[str]:
     hits, sent = told.material.hits, told.material.sent
-    yield symptom.control(told)
     yield symptom.adapter(told)
-    if text := equality(told):
-        yield f"The answers: {text}"
     controls = hits[(hits["send"] == "control") & hits["cached_tokens"].notna()]
     if len(controls):
         worst = int(controls["cached_tokens"].max())
@@ -101,6 +100,20 @@ def _questions(told: Account) -> Iterator[str]:
             "No GPU was recorded: hit lengths are the scheduler's, the same code as on a GPU; times are those of a CPU."
         )
     if told.faulty and told.verdict.price:
-        yield ("The remedy was measured in an otherwise idle cache; what it does to your traffic in your pool was not.")
+        yield (
+            "The remedy was measured with one request at a time. In a busy, small pool an interval that fixes the "
+            "resend can lower the hit rate of other traffic: `prefixscope predict --workload` replays yours."
+        )
     if told.faulty and told.version:
-        yield f"Only vLLM {told.version} was measured; what other releases do is predicted or cited, not measured here."
+        yield _other_releases(told)
+
+
+def _other_releases(told: Account) -> str:
+    later = upstream.fixed_in(remedy.topics(told), told.version)
+    text = f"Only vLLM {told.version} was measured; what other releases do is predicted or cited."
+    if later is None or told.main is None:
+        return text
+    return (
+        f"{text} Before an upgrade ask the later release's scheduler with this server's groups (`prefixscope predict "
+        f"--trace RUN/trace --vllm {told.version},{later}`)."
+    )

@@ -41,7 +41,10 @@ def title(told: Account) -> str:
 
 
 def hits(told: Account, *, most: int = MOST_ROWS, longest: bool = False) -> tuple[Markdown, str] | None:
-    """Cached tokens by configuration, prompt length and send, and a note on rows left out; None without any."""
+    """Cached tokens by configuration, prompt length and send, and a note on rows left out; None without any.
+
+    Configurations that hit the same everywhere share their rows.
+    """
     rows = told.material.hits
     names = configurations(told.material) or list(rows["config"])  # of a sweep alone its own
     rows = rows[rows["config"].isin(names) & rows["send_label"].isin(_SENDS)]
@@ -52,10 +55,14 @@ def hits(told: Account, *, most: int = MOST_ROWS, longest: bool = False) -> tupl
         note = "Only the longest prompt is listed; the report has the others." * (rows["tokens"].nunique() > 1)
         rows = rows[rows["tokens"] == rows["tokens"].max()]
     present = [name for name in _SENDS if name in set(rows["send_label"])]
-    made = []
+    found: dict[str, list[tuple[str, ...]]] = {}
     for (config, tokens), part in rows.groupby(["config", "tokens"], sort=False, dropna=False):
         cells = part.set_index("send_label")
-        made.append((str(config), number(tokens), *(_cell(cells, name) for name in present)))
+        found.setdefault(str(config), []).append((number(tokens), *(_cell(cells, name) for name in present)))
+    alike: dict[tuple[tuple[str, ...], ...], list[str]] = {}
+    for config, lines in found.items():
+        alike.setdefault(tuple(lines), []).append(config)
+    made = [("; ".join(names), *line) for lines, names in alike.items() for line in lines]
     columns = ("configuration", "prompt tokens", *present)
     return table(columns, made[:most], numeric=columns[1:]), note
 
@@ -86,8 +93,8 @@ def adapter(told: Account) -> str:
     names = _names(both["config"])
     if not len(apart):
         return (
-            f"A LoRA adapter makes no difference: {names} hit the same as {row['config']} on the second send at "
-            f"{count(both['tokens'].nunique(), 'prompt length')}."
+            f"The adapter: with one loaded nothing changes; {names} hits the same as {row['config']} on the second "
+            f"send at {count(both['tokens'].nunique(), 'prompt length')}."
         )
     one = apart.iloc[-1]
     return (
@@ -96,22 +103,10 @@ def adapter(told: Account) -> str:
     )
 
 
-def control(told: Account) -> str:
-    """What the same prompts hit without a drafter."""
-    mine, rows = told.second(told.verdict.config), told.material.hits
-    if not len(mine):
-        return ""
-    plain = rows[~rows["drafter"].fillna(True) & ~rows["as_served"].fillna(False)]["config"].drop_duplicates()
-    for config in plain[plain != told.verdict.config]:
-        both = told.second(config).merge(mine[["tokens", "cached_tokens"]], on="tokens", suffixes=("", "_mine"))
-        if len(both):
-            row = both.iloc[-1]
-            return (
-                f"Without a drafter ({config}) the second send of the same {number(row['tokens'])} tokens hits "
-                f"{number(row['cached_tokens'])}; with {told.verdict.config} it hits "
-                f"{number(row['cached_tokens_mine'])}."
-            )
-    return ""
+def elsewhere(told: Account) -> list[str]:
+    """What the verdict adds of other sends and configurations; without what the cause says."""
+    known = "" if told.diagnosis is None else told.diagnosis.sentence
+    return [text for text in told.verdict.sentences if text != known]
 
 
 def waiting(told: Account) -> str:
@@ -179,10 +174,15 @@ def follow_up(told: Account, config: str | None) -> str:
     return (
         f"The next turn of a conversation of {number(longest['tokens'].iloc[0])} tokens then hits "
         f"{number(low) if low == high else f'{number(low)} to {number(high)}'} of "
-        f"{number(longest['prompt_tokens'].median())} tokens, with {_names(longest['config'])}."
+        f"{number(longest['prompt_tokens'].median())} tokens, measured with {_names(longest['config'])}."
     )
 
 
 def _names(configs: pd.Series[Any]) -> str:
-    names = [str(name) for name in configs.drop_duplicates()]
+    """``MTP + LoRA (asked as base and as adapter)``."""
+    asked: dict[str, list[str]] = {}
+    for name in configs.drop_duplicates():
+        config, _, model = str(name).partition(" · ")
+        asked.setdefault(config, []).extend([model] if model else [])
+    names = [f"{config} (asked as {' and as '.join(models)})" if models else config for config, models in asked.items()]
     return listing([*names[:MOST_NAMES], *([f"{len(names) - MOST_NAMES:,} more"] if len(names) > MOST_NAMES else [])])

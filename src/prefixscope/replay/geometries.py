@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from prefixscope.errors import ReplayError
-from prefixscope.replay.case import Geometry
+from prefixscope.replay.geometry import Geometry
 from prefixscope.replay.worker import Replayer
 from prefixscope.resources import data_path
 

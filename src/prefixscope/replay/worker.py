@@ -19,7 +19,9 @@ from prefixscope import engine as engines
 from prefixscope.engine import Engine
 from prefixscope.errors import ReplayError
 from prefixscope.kit import PACKAGE, kit_environment, write_kit
-from prefixscope.replay.case import Case, Geometry, Outcome, Predicted, Request, ServerSetting
+from prefixscope.replay.case import Case, Request, ServerSetting
+from prefixscope.replay.geometry import Geometry
+from prefixscope.replay.outcome import Outcome, Predicted
 
 Progress = Callable[[int], None]
 """Takes how many more requests are done."""

@@ -125,19 +125,11 @@ def _positions(places: pd.DataFrame) -> Table:
 
 
 def _differences(material: Material) -> Table:
-    a, b = frames.arm_labels(material.generations)
-    names = {
-        "A / A": f"{a} against itself",
-        "B / B": f"{b} against itself",
-        "A / B": f"{a} against {b}",
-        "cold / cold": "cold against cold, equality stage",
-        "cold / warm": "cold against warm, equality stage",
-    }
+    labels = frames.arm_labels(material.generations)
     rows = tuple(
-        (names.get(str(row.pair), str(row.pair)), number(row.compared), number(row.differ),
-         f"{row.low:.0%}–{row.high:.0%}")
-        for row in noise.differences(material.output_pairs, material.comparisons).itertuples()
-    )  # fmt: skip
+        (str(row.pair), number(row.compared), number(row.differ), f"{row.low:.0%}–{row.high:.0%}")
+        for row in noise.differences(material.output_pairs, material.comparisons, labels).itertuples()
+    )
     columns = ("answers", "compared", "differ", "95 % of that share")
     return Table(
         caption="Answers to the same prompt: a server against itself shows its noise, one against the other the "
