@@ -103,6 +103,15 @@ def test_the_best_interval_depends_on_the_pool(warm: Replayer, example: Workload
     assert again == rows
 
 
+def test_a_pool_too_small_for_one_request_is_refused_in_words(warm: Replayer, example: Workload) -> None:
+    """The request is named with its length, the pool with its size, and what to do stands beside it."""
+    with pytest.raises(
+        ReplayError, match=r"pool of 10 blocks its scheduler never ends request 1 \([\d,]+ tokens\)"
+    ) as caught:
+        list(ask(example.first(2), pools=(10,)).replay(replayer=warm))
+    assert "--pool-blocks" in caught.value.remedy
+
+
 def test_in_flight_together_evicts_more(warm: Replayer, example: Workload) -> None:
     """Requests in flight together are all served, and hold blocks that a cache could use."""
     first = example.first(60)

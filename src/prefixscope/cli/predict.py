@@ -55,7 +55,7 @@ def _predict(options: argparse.Namespace) -> int:
         replay.geometries.read_config(options.config)  # a wrong file is refused before vLLM is imported
     if options.drafter is not None:
         drafter = options.drafter or None
-    found, missing = replay.choose_releases(wanted)
+    found, missing = replay.choose_releases(wanted, own=header.version if header is not None else "")
     if header is not None:
         if wanted is None and header.version not in found:
             found, missing = replay.choose_releases([*replay.RELEASES, header.version])
@@ -246,15 +246,12 @@ def _drafter(text: str) -> int:
 
 
 def _pools(text: str) -> str:
-    from prefixscope.replay import Geometry, parse_pools
+    from prefixscope.replay import check_pools
 
     try:
-        # Bytes are counted when the geometry is known; what is no number of blocks is refused before that.
-        blocks = [part for part in text.split(",") if not part.strip().upper().endswith("B")]
-        if blocks:
-            parse_pools(",".join(blocks), Geometry.from_json({"groups": [{"kind": "full", "block_size": 1}]}))
+        check_pools(text)
     except ReplayError as error:
-        raise argparse.ArgumentTypeError(error.what) from None
+        raise argparse.ArgumentTypeError(f"{error.what}; {error.remedy}") from None
     return text
 
 
@@ -293,7 +290,9 @@ def add(commands: Commands) -> None:
         metavar="I,I…",
         help="retention intervals in tokens, dense or default (default: those of the sweep, from 0 to dense)",
     )
-    predict.add_argument("--vllm", metavar="V,V…", help="releases (default: those of 0.28.0 to 0.33.0 installed here)")
+    predict.add_argument(
+        "--vllm", metavar="V,V…", help="releases, told oldest first (default: those of 0.28.0 to 0.33.0 installed here)"
+    )
     predict.add_argument(
         "--drafter", type=_drafter, metavar="K|off", help="draft tokens of speculative decoding (default: as served)"
     )

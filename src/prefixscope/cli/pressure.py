@@ -83,7 +83,7 @@ def _releases(options: argparse.Namespace, geometry: Geometry) -> list[str]:
     from prefixscope import replay
 
     wanted = [part.strip() for part in options.vllm.split(",")] if options.vllm else None
-    found, missing = replay.choose_releases(wanted)
+    found, missing = replay.choose_releases(wanted, own=geometry.release or "")
     if missing and wanted:
         print(f"left out, not installed here: vLLM {', '.join(missing)}", file=sys.stderr, flush=True)
     if wanted:

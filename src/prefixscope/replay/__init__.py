@@ -6,7 +6,7 @@ from prefixscope.replay.geometry import Geometry, Group
 from prefixscope.replay.grid import PATTERNS, Cell, Grid, ask, default_intervals, heat_grid
 from prefixscope.replay.matrix import Probe
 from prefixscope.replay.outcome import Outcome, Predicted
-from prefixscope.replay.pools import default_pools, parse_pools
+from prefixscope.replay.pools import check_pools, default_pools, parse_pools
 from prefixscope.replay.pressure import WARM_SHARE, Pressure, PressureRow
 from prefixscope.replay.prompts import Share, parse_tokens, read_prompts, thinned
 from prefixscope.replay.releases import RELEASES, choose_releases, install_line
@@ -36,6 +36,7 @@ __all__ = [
     "Survey",
     "Workload",
     "ask",
+    "check_pools",
     "choose_releases",
     "default_intervals",
     "default_pools",

@@ -40,6 +40,21 @@ def parse_pools(text: str, geometry: Geometry) -> tuple[int | None, ...]:
     return tuple(dict.fromkeys(_pool(part.strip(), geometry) for part in text.split(",")))
 
 
+def check_pools(text: str) -> None:
+    """Refuse what is no pool whatever the geometry: :func:`parse_pools`, before one is known.
+
+    Raises
+    ------
+    ReplayError
+        for what is neither a number of blocks, nor bytes, nor ``endless``.
+    """
+    for part in map(str.strip, text.split(",")):
+        if part != "endless":
+            number, unit = _amount(part)
+            if not unit:
+                _bounded(part, int(number))
+
+
 def _bounded(text: str, blocks: int) -> int:
     """vLLM makes an object of each block of a pool."""
     if blocks > MOST_BLOCKS:
@@ -54,15 +69,10 @@ def _bounded(text: str, blocks: int) -> int:
 def _pool(text: str, geometry: Geometry) -> int | None:
     if text == "endless":
         return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]i?B|B)?", text, re.IGNORECASE)
-    if found is None or (not found[2] and "." in found[1]) or not float(found[1]):
-        raise ReplayError(
-            f"the pool {text!r} is no number of blocks", remedy="for example --pool-blocks 20000,20GiB,endless"
-        )
-    if not found[2]:
-        return _bounded(text, int(found[1]))
-    unit = found[2].upper()
-    size: float = float(found[1]) * float(1024 if "I" in unit else 1000) ** " KMGT".index(
+    number, unit = _amount(text)
+    if not unit:
+        return _bounded(text, int(number))
+    size: float = float(number) * float(1024 if "I" in unit else 1000) ** " KMGT".index(
         unit.removesuffix("B")[:1] or " "
     )
     each = geometry.bytes_per_block
@@ -74,6 +84,17 @@ def _pool(text: str, geometry: Geometry) -> int | None:
     if size < each:
         raise ReplayError(f"the pool {text} holds no block: one takes {each:,} bytes", remedy="give a larger pool")
     return _bounded(text, int(size // each))
+
+
+def _amount(text: str) -> tuple[str, str]:
+    """A pool's number and its unit in capitals, empty for blocks."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]i?B|B)?", text, re.IGNORECASE)
+    if found is None or (not found[2] and "." in found[1]) or not float(found[1]):
+        raise ReplayError(
+            f"the pool {text!r} is no number of blocks and no size",
+            remedy="for example --pool-blocks 20000,20GiB,endless",
+        )
+    return found[1], (found[2] or "").upper()
 
 
 def _round(value: float) -> int:

@@ -38,7 +38,7 @@ class PressureRow:
     ``interval`` is the one asked for, ``resolved`` what the release made of it. ``pool_blocks`` None is a pool that
     never evicts; ``blocks`` its size. ``retained_blocks`` are cached at the end, ``evicted_blocks`` lost their content
     on the way. ``warm`` of ``follow_ups`` still hit their earlier turn. Where the release refuses the setting,
-    ``refused`` says why and every number is None.
+    ``refused`` says why, ``remedy`` what to do, and every number is None.
     """
 
     release: str
@@ -55,6 +55,7 @@ class PressureRow:
     follow_ups: int | None = None
     warm: int | None = None
     refused: str = ""
+    remedy: str = ""
 
     @property
     def hit_rate(self) -> float | None:
@@ -135,7 +136,7 @@ class Pressure:
                 known.add(told)
             yield told
         if len(refused) == len(cells):
-            raise ReplayError(f"no setting could be replayed: {refused[0].refused}")
+            raise ReplayError(f"no setting could be replayed: {refused[0].refused}", remedy=refused[0].remedy)
 
     def _replayed(self, replayer: Replayer, cell: PressureRow, progress: Callable[[int], None]) -> PressureRow:
         setting = replace(self.setting, interval=cell.interval, pool_blocks=cell.pool_blocks)
@@ -144,7 +145,7 @@ class Pressure:
                 self.geometry, setting, self.workload.requests, concurrency=self.concurrency, progress=progress
             )
         except ReplayError as error:
-            return replace(cell, refused=" ".join(part for part in (error.what, error.cause) if part))
+            return replace(cell, refused="; ".join(filter(None, (error.what, error.cause))), remedy=error.remedy)
         return _counted(cell, outcome, self.workload)
 
 

@@ -283,6 +283,12 @@ class Replayer:
                 cause=_one_line(message),
                 remedy="leave the interval out: no KV cache group of this geometry is thinned out by one",
             )
+        if error["about"] == "pool":
+            return ReplayError(
+                f"vLLM {self.release} can't replay this: {_one_line(message)}",
+                cause="the pool is too small for that one request, whatever else is in it",
+                remedy="a larger pool: --pool-blocks N",
+            )
         remedy = {
             "geometry": "take the geometry from a trace of this release, or choose another release with --vllm",
             "setting": "a larger pool (--pool-blocks), or another setting",
