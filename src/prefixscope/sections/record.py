@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from prefixscope import charts, frames, redact
 from prefixscope.material import Material
@@ -20,6 +21,7 @@ def time_spent(material: Material) -> Section:
         if isinstance(item, Mapping) and isinstance(item.get("seconds"), (int, float)):
             key = redact.clean(item.get("stage", "")), redact.clean(item.get("what", ""))
             totals.setdefault(key, []).append(float(item["seconds"]))
+    totals |= {key: [seconds] for key, seconds in _untimed(material.run, totals).items()}
     rows = tuple((*key, number(len(spent)), f"{sum(spent):,.1f}") for key, spent in totals.items())
     return Section(
         id=section_id,
@@ -39,6 +41,19 @@ def time_spent(material: Material) -> Section:
         if rows
         else (),
     )
+
+
+def _untimed(run: Mapping[str, Any], timed: Mapping[tuple[str, str], list[float]]) -> dict[tuple[str, str], float]:
+    """What each stage took beside its timed parts, of stages that time no measuring of their own."""
+    found = {}
+    for name, stage in (run.get("stages") or {}).items():
+        whole = stage.get("seconds") if isinstance(stage, Mapping) else None
+        own = {what: sum(spent) for (of, what), spent in timed.items() if of == redact.clean(name)}
+        if not isinstance(whole, (int, float)) or any(what.startswith("measuring") for what in own):
+            continue
+        if (rest := whole - sum(own.values())) > 0:
+            found[redact.clean(name), "measuring" if own else "all of it"] = rest
+    return found
 
 
 def engines(material: Material) -> Table | None:
