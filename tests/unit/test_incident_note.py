@@ -273,8 +273,8 @@ def test_short_answers(note: str) -> None:
     assert told == (
         "MTP on vLLM 0.29.0 reuses nothing on the second send of prompts of 1,600 and 6,446 tokens (0 of 6,446 "
         "tokens). The engine kept the blocks beside those that the lookup needs. With "
-        "--prefix-cache-retention-interval 1024 it reuses 6,336 of 6,446, for 4.2 times the cache blocks of that prompt. vLLM 0.30.0 and later have a change "
-        "against it."
+        "--prefix-cache-retention-interval 1024 it reuses 6,336 of 6,446, for 4.2 times the cache blocks of that "
+        "prompt. vLLM 0.30.0 and later have a change against it."
     )
 
 

@@ -305,6 +305,17 @@ def test_figure_draws(name: str) -> None:
     assert "NaN" not in svg
 
 
+def test_a_low_heat_map_has_no_title_along_its_rows() -> None:
+    """Two intervals are lower than a title beside them would be long: what the rows are is said above the figure."""
+    few = [cell for cell in heat_cells() if cell.resolved in (0, 1024)]
+    chart = charts.short_heat(frames.predicted(few), block=64)
+    svg = display.to_svg(chart)
+    assert len(re.findall(r"<text[^>]*rotate\(-90", svg)) == 0
+    assert "Each row is a retention interval in tokens" in " ".join(chart.to_dict()["title"]["subtitle"])
+    places = [float(x) for x in re.findall(r"role-legend-label[^>]*>.*?translate\(([\d.]+)", svg, re.DOTALL)]
+    assert max(places) < 300, "the legend is no wider than a phone"
+
+
 def test_figures_of_nothing_are_none() -> None:
     """Without cells there is no figure."""
     assert charts.short_heat(frames.predicted([]), block=64) is None
