@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -202,10 +203,46 @@ def test_the_same_run_twice_is_refused(pair: tuple[Path, Path], tmp_path: Path) 
     report = render_report(pair[0], out=tmp_path / "report.html")
     with pytest.raises(RunError, match="are the same run"):
         compared(pair[0], report)
-    bare = make_run(tmp_path / "bare", stages=BASELINE)
+    bare = tmp_path / "bare"
+    shutil.copytree(pair[0], bare)
     (bare / "run.json").unlink()
     with pytest.raises(RunError, match="are the same run"):
         compared(pair[0], bare)
+
+
+def test_a_changed_copy_of_a_run_is_told_from_the_run(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """Equal ids with other rows are said, with the stage and the count of edited, lost and added rows."""
+    copy = tmp_path / "copy"
+    shutil.copytree(pair[0], copy)
+    path = copy / "raw" / "baseline.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    edited_row = json.dumps({**json.loads(lines[3]), "cached_tokens": 77}) + "\n"
+    path.write_text("".join([*lines[:3], edited_row, *lines[4:]]))
+    with pytest.raises(RunError, match=r"the same run id \(.+\), but their rows differ: stage baseline: 1 row differs"):
+        compared(pair[0], copy)
+    path.write_text("".join([*lines, edited_row, edited_row]))
+    with pytest.raises(RunError, match=f"stage baseline: 2 rows only in {copy}") as caught:
+        compared(pair[0], copy)
+    assert "the run went on after it was copied" in str(caught.value)
+    report = render_report(pair[0], out=tmp_path / "report.html")
+    with pytest.raises(RunError, match=f"stage baseline: 2 rows only in {copy}"):
+        compared(report, copy)
+    (copy / "run.json").unlink()
+    with pytest.raises(RunError, match="have requests in common, but their rows differ: stage baseline: 2 rows only"):
+        compared(pair[0], copy)
+
+
+def test_an_edited_answer_is_an_edit_between_directories(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """What a report would leave behind, such as an answer's text, still tells two directories apart."""
+    copy = tmp_path / "copy"
+    shutil.copytree(pair[0], copy)
+    path = copy / "raw" / "equality.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    place = next(n for n, one in enumerate(rows) if one.get("text"))
+    rows[place]["text"] += " and more"
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    with pytest.raises(RunError, match="stage equality: 1 row differs"):
+        compared(pair[0], copy)
 
 
 def test_other_prompt_lengths_are_not_compared(tmp_path: Path) -> None:

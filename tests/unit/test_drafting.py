@@ -181,6 +181,18 @@ def test_both_halves_stand_side_by_side(write: Write) -> None:
         assert part in text
 
 
+def test_the_prefill_half_says_that_it_was_not_measured_in_turns(write: Write) -> None:
+    """Beside the loss stands that one server was asked after the other, and which stage's rows were taken."""
+    found = trade.of_run(write(speculation_rows()))
+    assert found is not None
+    own = "The prefill times come from asking one server after the other, not in turns"
+    assert f"6,400 with no MTP. {own}" in trade.sentence(found)
+    rows = [{**row, "taken_from": "baseline"} if row["kind"] == "resend" else row for row in speculation_rows()]
+    taken = trade.of_run(write(rows, "taken"))
+    assert taken is not None
+    assert "are those of stage baseline, which asked one server after the other, not in turns" in trade.sentence(taken)
+
+
 def test_the_halves_meet_at_the_break_even(write: Write) -> None:
     """At the share that is named the balance is nothing, and beyond it the drafter costs time."""
     run = write(speculation_rows())
@@ -269,9 +281,10 @@ def test_the_cache_stands_beside_the_drafter() -> None:
         [{"pair": name, "identical": n > 1} for name in ("cold-control", "cold-warm") for n in range(1, 11)]
         + [{"pair": "cold-warm", "identical": None}]
     )
-    table = noise.differences(pd.DataFrame([pair("A / B", "prose", 1)]), warm).set_index("pair")
-    assert table["compared"].to_dict() == {"A / B": 1, "cold / cold": 10, "cold / warm": 10}
-    assert table.loc["cold / warm", "differ"] == 1
+    table = noise.differences(pd.DataFrame([pair("A / B", "prose", 1)]), warm, ("MTP", "no MTP")).set_index("pair")
+    cold, warmed = "cold against cold, equality stage", "cold against warm, equality stage"
+    assert table["compared"].to_dict() == {"MTP against no MTP": 1, cold: 10, warmed: 10}
+    assert table.loc[warmed, "differ"] == 1
 
 
 # --- the page ------------------------------------------------------------------------------------------------------

@@ -153,7 +153,8 @@ def test_verdict_states_the_incident(run: Path) -> None:
     found = verdict.of_run(run)
     assert found.code == "none"
     assert found.headline == (
-        "MTP on vLLM 0.29.0 reuses nothing on the second send of prompts of 1,089 tokens or more (0 of 6,446 tokens)."
+        "MTP on vLLM 0.29.0 reuses nothing on the second send of prompts of 1,089, 3,008 and 6,446 tokens (0 of "
+        "6,446 tokens)."
     )
     assert "The third send reuses 6,336" in found.sentence
     assert "Without MTP the second send reuses 6,400." in found.sentence
@@ -162,7 +163,7 @@ def test_verdict_states_the_incident(run: Path) -> None:
         in found.sentence
     )
     assert "4.2 times the cache blocks: 1,105 instead of 265" in found.sentence
-    assert "5 second sends at 5 prompt lengths" in found.basis
+    assert "rests on one second send at each of 5 prompt lengths" in found.basis
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from data.make_run import make_run
 from prefixscope import frames, notes
 from prefixscope.errors import ReportError
 from prefixscope.lookups import bring
+from prefixscope.material import facts, gather
 from prefixscope.notes import for_issue
 from prefixscope.notes.account import account
 from prefixscope.notes.for_issue import MOST_CHARACTERS, Part, issue
@@ -123,9 +124,39 @@ def test_the_pytest_and_the_commands_are_folded(report: str) -> None:
     source = test.removeprefix("```python\n").removesuffix("\n```")
     functions = {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
     assert "test_second_send_hits_what_the_third_does" in functions
-    assert sum("How the server was started" in name for name in parts) == 2
-    others = next(text for name, text in parts.items() if "Every other server" in name)
-    assert others.count("api_server") == len(frames.servers(frames.load_run(SAMPLE))) - 2
+    assert sum("How the server was started" in name for name in parts) == 1
+    every = next(text for name, text in parts.items() if "Every server of the run" in name)
+    assert every.count("\n# s") == len(frames.servers(frames.load_run(SAMPLE)))
+    assert "# s02, MTP\nnothing" in every
+    assert "# s08, MTP, interval 2,048\n+ --prefix-cache-retention-interval 2048\n\n" in every
+    assert re.search(
+        r"# s01, no MTP\n- --speculative-config .+\n- --per-request-spec-decode-metrics detailed\n\n", every
+    )
+
+
+def test_the_environment_is_that_of_the_server_that_is_reported(report: str) -> None:
+    """Drafter, draft length and pool are those of the server with the fault, not of the one started first."""
+    part = report.split("### 🐛", 1)[0]
+    assert re.search(r"speculative decoding +: on, mtp\n", part)
+    assert re.search(r"draft tokens a step +: 3\n", part)
+    assert "(s01" not in part
+    assert "| s01 | no MTP | none | 0 |" in part
+    assert "| s02 | MTP (reported here) | mtp, 3 tokens | 0 |" in part
+    assert "| s07 | MTP, interval 1,024 | mtp, 3 tokens | 1,024 |" in part
+    assert "pool, blocks |" not in part  # the same for all
+
+
+def test_the_report_tells_the_facts_of_the_verdicts_server_too(sample: Path, tmp_path: Path) -> None:
+    """In report.html what depends on a start is of that server, and of the first one only under its name."""
+    found = {name: (value, source) for name, value, source in facts(gather(sample))}
+    assert found["speculative decoding"] == ("on, mtp", "trace header of s02")
+    assert found["pool, tokens (s01, no MTP)"][0] == "269,243"
+    assert "pool, tokens" not in found
+    shutil.copytree(sample, tmp_path / "untraced")
+    shutil.rmtree(tmp_path / "untraced" / "trace")
+    untraced = {name: (value, source) for name, value, source in facts(gather(tmp_path / "untraced"))}
+    assert untraced["speculative decoding"] == ("on", "start of s02")
+    assert untraced["pool, blocks (s01, no MTP)"][0] == "8,192"
 
 
 def test_a_report_of_a_healthy_server_says_that_there_is_nothing_to_report(tmp_path: Path) -> None:
@@ -162,7 +193,7 @@ def test_a_huge_run_is_cut_with_a_note(tmp_path: Path) -> None:
     """Hundreds of servers and dozens of configurations stay below any limit; what is cut or left out says so."""
     folder = make_run(tmp_path / "run")
     manifest = json.loads((folder / "run.json").read_text())
-    manifest["servers"] = [{**one, "id": f"s{n}", "command": one["command"] + " --x y" * 200}
+    manifest["servers"] = [{**one, "id": f"s{n}", "command": one["command"] + f" --x{n} y" * 200}
                            for n in range(20) for one in manifest["servers"]]  # fmt: skip
     (folder / "run.json").write_text(json.dumps(manifest))
     rows = [json.loads(line) for line in (folder / "raw" / "baseline.jsonl").read_text().splitlines()]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import vl_convert
 from data.answers import GEMMA, NEW, OLD, PROBES, heat_cells, prediction
 
 from prefixscope import charts, cli, display, engine, frames
@@ -343,6 +344,20 @@ def test_figure_draws(name: str) -> None:
     drawn = re.findall(r'aria-roledescription="(?:bar|point|rect mark|circle|symbol)[^"]*"', svg)
     assert len(drawn) >= marks, len(drawn)
     assert "NaN" not in svg
+
+
+def test_a_low_heat_map_has_no_title_along_its_rows() -> None:
+    """Two intervals are lower than a title beside them would be long: what the rows are is said above the figure."""
+    few = [cell for cell in heat_cells() if cell.resolved in (0, 1024)]
+    chart = charts.short_heat(frames.predicted(few), block=64)
+    svg = display.to_svg(chart)
+    assert len(re.findall(r"<text[^>]*rotate\(-90", svg)) == 0
+    assert "Each row is a retention interval in tokens" in " ".join(chart.to_dict()["title"]["subtitle"])
+    spec = {**display.themed(chart), "title": "", "columns": 1}
+    spec["spec"] = {**spec["spec"], "width": 240}
+    width = re.search(r'width="([\d.]+)"', vl_convert.vegalite_to_svg(spec))
+    assert width is not None
+    assert float(width[1]) <= 348, "the legend is no wider than a phone has room"
 
 
 def test_figures_of_nothing_are_none() -> None:

@@ -58,7 +58,7 @@ def test_chart_shows_the_best_interval_moving() -> None:
     chart.to_dict(validate=True)
     assert (
         display.title_of(chart)
-        == "The best interval moves with the pool: 0 on 10,000; 4,096 on 50,000 and an endless one"
+        == "The best interval moves with the pool: 0 on 10,000; 4,096 on 50,000 blocks and an endless one"
     )
     svg = display.to_svg(chart)
     shown = [re.sub(r"<[^>]+>", "", found) for found in re.findall(r"<text[^>]*>(.*?)</text>", svg)]
@@ -96,6 +96,32 @@ def test_title_of_a_best_that_stays(rates: dict[tuple[int, Interval], float], ti
     """The title does not claim a movement that the rows do not show."""
     table = frames.pressed([row(pool, interval, rate) for (pool, interval), rate in rates.items()])
     assert charts.pressure_title(table).startswith(title)
+
+
+@pytest.mark.parametrize(
+    ("rates", "title"),
+    [
+        ({(100, 0): 0.1, (100, "dense"): 0.2}, "in a pool of 100 blocks"),
+        ({(None, 0): 0.1, (None, "dense"): 0.2}, "in an endless pool"),
+        ({(100, 0): 0.1, (100, "dense"): 0.2, (200, 0): 0.1, (200, "dense"): 0.2}, "on every pool, 100 to 200 blocks"),
+        (
+            {(100, 0): 0.1, (100, "dense"): 0.2, (None, 0): 0.1, (None, "dense"): 0.2},
+            "on every pool, 100 blocks to an endless one",
+        ),
+        (
+            {(100, 0): 0.2, (100, "dense"): 0.1, (200, 0): 0.1, (200, "dense"): 0.2},
+            "moves with the pool: 0 on 100; dense on 200 blocks",
+        ),
+        (
+            {(100, 0): 0.2, (100, "dense"): 0.1, (None, 0): 0.1, (None, "dense"): 0.2},
+            "moves with the pool: 0 on 100 blocks; dense on an endless one",
+        ),
+    ],
+)
+def test_a_pool_in_the_title_has_its_unit(rates: dict[tuple[int | None, Interval], float], title: str) -> None:
+    """The last pool that is a number is in blocks, whatever stands after it; an endless one has no unit."""
+    table = frames.pressed([row(pool, interval, rate) for (pool, interval), rate in rates.items()])
+    assert charts.pressure_title(table).endswith(title)
 
 
 def test_sentences_say_where_the_workaround_does_harm(asked: Pressure) -> None:

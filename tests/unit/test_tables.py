@@ -34,6 +34,14 @@ def test_text_of_a_server_is_inert() -> None:
     assert "<b>" not in html
 
 
+def test_a_comparisons_columns_are_called_by_what_is_compared() -> None:
+    """With the arms' labels no heading says A or B; other columns keep theirs."""
+    frame = pd.DataFrame({"metric": ["x"], "a": [1.0], "a_p10": [1.0], "b": [2.0], "b_p90": [2.0], "times": [0.5]})
+    html = table(frame, arms=("MTP", "no MTP"))._repr_html_()
+    heads = [one.split(">")[-1] for one in html.replace("\u00a0", " ").split("</th>")[:-1]]
+    assert heads == ["what", "MTP", "MTP, 10 %", "no MTP", "no MTP, 90 %", "MTP ÷ no MTP"]
+
+
 def test_numbers_stand_right_and_a_long_table_says_what_it_leaves_out() -> None:
     """Numeric columns align right, text left; beyond the limit the rest is counted."""
     frame = pd.DataFrame({"n": pd.array([1234, None], dtype="Int64"), "t": ["x", "y"]})

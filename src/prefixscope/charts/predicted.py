@@ -72,13 +72,13 @@ def short_heat(frame: pd.DataFrame, *, block: int) -> Any:
             y=alt.Y(
                 "interval:O",
                 sort=list(names.values()),
-                title="retention interval, tokens",
+                title=None,  # few rows are lower than a title that runs along them: the subtitle says what they are
                 axis=alt.Axis(labelOverlap=True),
             ),
             color=alt.Color(
                 "shade:O",
                 scale=alt.Scale(domain=used, range=list(HEAT)),
-                legend=alt.Legend(title="tokens short of full on send 2", orient="top", columns=8, titleLimit=0),
+                legend=alt.Legend(title="tokens short of full on send 2", orient="top", columns=4, titleLimit=0),
             ),
         )
         .properties(width=430 if len(panels) > 1 else WIDTH, height=13 * len(names))
@@ -93,11 +93,8 @@ def short_heat(frame: pd.DataFrame, *, block: int) -> Any:
     worst, best = min(near, key=near.__getitem__), max(near, key=near.__getitem__)
     title = f"Within two blocks of full in {near[best]:.0%} of all cells on vLLM {best}"
     title += f", in {near[worst]:.0%} on {worst}" if worst != best else ""
-    return faceted.properties(
-        title=wrapped_title(
-            title, "Each row is an interval, each column a prompt length one step further; unpressured."
-        )
-    )
+    subtitle = "Each row is a retention interval in tokens, each column a prompt length one step further; unpressured."
+    return faceted.properties(title=wrapped_title(title, subtitle))
 
 
 def interval_front(totals: pd.DataFrame, *, release: str, prompts: float) -> Any:

@@ -12,6 +12,7 @@ from prefixscope.charts.panels import facet
 from prefixscope.charts.titles import listing, wrapped_title
 from prefixscope.theme import SERIES
 
+_ENDLESS = "endless"
 _GAP = 0.055  # of the axis: what a label needs above the next
 
 
@@ -80,26 +81,30 @@ def pressure_title(table: pd.DataFrame) -> str:
     best = last[last["best"].fillna(False)]
     places: dict[str, list[str]] = {}
     for row in best.itertuples():
-        places.setdefault(str(row.interval), []).append(
-            "an endless one" if row.pool == "endless" else str(row.pool).removesuffix(" blocks")
-        )
+        places.setdefault(str(row.interval), []).append(str(row.pool))
     flat = all(part["hit_rate"].max() - part["hit_rate"].min() <= 0.001 for _, part in last.groupby("pool"))
     if flat:
         return "No interval changes this workload's hit rate, whatever the pool"
     if len(places) == 1:
         interval = next(iter(places))
         if len(best) == 1:
-            return f"Interval {interval} hits most of this workload in a pool of {_pools(best)}"
-        return f"Interval {interval} hits most of this workload on every pool, {_pools(best)}"
-    parts = [f"{interval} on {listing(pools)}" for interval, pools in places.items()]
-    blocks = "" if parts[-1].endswith("one") else " blocks"
-    return f"The best interval moves with the pool: {'; '.join(parts)}{blocks}"
+            pool = places[interval][0]
+            where = "an endless pool" if pool == _ENDLESS else f"a pool of {pool}"
+            return f"Interval {interval} hits most of this workload in {where}"
+        first, last = _short(places[interval])[0], _short(places[interval])[-1]
+        return f"Interval {interval} hits most of this workload on every pool, {first} to {last}"
+    names = iter(_short([pool for pools in places.values() for pool in pools]))
+    parts = [f"{interval} on {listing([next(names) for _ in pools])}" for interval, pools in places.items()]
+    return f"The best interval moves with the pool: {'; '.join(parts)}"
 
 
-def _pools(rows: pd.DataFrame) -> str:
-    """``23,000 blocks``, or ``23,000 blocks to 190,000 blocks``."""
-    first, last = str(rows["pool"].iloc[0]), str(rows["pool"].iloc[-1])
-    return first if first == last else f"{first} to {last}"
+def _short(pools: list[str]) -> list[str]:
+    """Pools as a sentence lists them: the unit stands at the last number, and ``an endless one`` has none."""
+    numbered = [place for place, pool in enumerate(pools) if pool != _ENDLESS]
+    return [
+        "an endless one" if pool == _ENDLESS else pool if place == numbered[-1] else pool.removesuffix(" blocks")
+        for place, pool in enumerate(pools)
+    ]
 
 
 def _subtitle(workload: str) -> str:

@@ -252,10 +252,11 @@ def _refuse_the_same(sides: Sequence[Side]) -> None:
             asked = [set(one.sent["request_id"].dropna()) for one in (other, side)]
             if ids[0] == ids[1] if None not in ids else asked[0] & asked[1]:
                 what = f" ({ids[1]})" if ids[1] else ""
+                alike = "requests in common" if None in ids else f"the same run id{what}"
                 apart = _rows_apart(other, side)
                 raise RunError(
                     f"{other.name} and {side.name} "
-                    + (f"have the same run id{what}, but other rows: {apart}" if apart else f"are the same run{what}"),
+                    + (f"have {alike}, but their rows differ: {apart}" if apart else f"are the same run{what}"),
                     cause="one is a copy of the other: its rows were changed, or the run went on after it was copied"
                     if apart
                     else "what was measured once can't differ from itself",

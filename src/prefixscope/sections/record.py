@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from prefixscope import charts, frames, redact
 from prefixscope.material import Material
@@ -15,17 +16,13 @@ def time_spent(material: Material) -> Section:
     chart = charts.time_spent(material.timeline)
     if chart is None:
         return empty(material, section_id, title, "No stage has run yet.", None)
-    totals: dict[tuple[str, str], list[float]] = {}
-    for item in material.run.get("time", []):
-        if isinstance(item, Mapping) and isinstance(item.get("seconds"), (int, float)):
-            key = redact.clean(item.get("stage", "")), redact.clean(item.get("what", ""))
-            totals.setdefault(key, []).append(float(item["seconds"]))
-    rows = tuple((*key, number(len(spent)), f"{sum(spent):,.1f}") for key, spent in totals.items())
+    rows = tuple((*key, number(len(spent)), f"{sum(spent):,.1f}") for key, spent in _spent(material.run).items())
     return Section(
         id=section_id,
         title=title,
         before=(
-            "What each stage took, and when each server was starting or serving. A server may start behind other work.",
+            "What each stage took, and when each server was starting or serving. A server may start behind other work. "
+            "Measuring includes the wait for its server.",
         ),
         figures=figures(section_id, chart),
         tables=(
@@ -39,6 +36,24 @@ def time_spent(material: Material) -> Section:
         if rows
         else (),
     )
+
+
+def _spent(run: Mapping[str, Any]) -> dict[tuple[str, str], list[float]]:
+    """(stage, what) → seconds of each time, stage by stage as they began; whole, where a stage times no measuring."""
+    totals: dict[tuple[str, str], list[float]] = {}
+    for item in run.get("time", []):
+        if isinstance(item, Mapping) and isinstance(item.get("seconds"), (int, float)):
+            key = redact.clean(item.get("stage", "")), redact.clean(item.get("what", ""))
+            totals.setdefault(key, []).append(float(item["seconds"]))
+    stages = {redact.clean(name): one for name, one in (run.get("stages") or {}).items() if isinstance(one, Mapping)}
+    for name, one in stages.items():
+        if isinstance(one.get("seconds"), (int, float)) and not any(
+            of == name and what.startswith("measuring") for of, what in totals
+        ):
+            waited = any(of == name for of, _ in totals)
+            totals[name, "measuring" if waited else "all of it"] = [float(one["seconds"])]
+    began = sorted(stages, key=lambda name: str(stages[name].get("started_at") or "9"))
+    return dict(sorted(totals.items(), key=lambda one: began.index(one[0][0]) if one[0][0] in began else len(began)))
 
 
 def engines(material: Material) -> Table | None:
