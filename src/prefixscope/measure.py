@@ -209,7 +209,9 @@ def doubt(stage: Stage, row: Mapping[str, Any], prompt: Prompt) -> None:
         stage.warn(
             "cached-not-reported",
             f"{where}: the answer's usage has no cached_tokens (null is not zero)",
-            "start the server with --enable-prompt-tokens-details",
+            "ask the engine at its own address: the whole usage is missing"
+            if row["prompt_tokens"] is None
+            else "start the server with --enable-prompt-tokens-details",
         )
     if row["send"] in ("cold", "control") and cached:
         stage.warn(

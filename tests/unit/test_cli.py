@@ -364,10 +364,13 @@ def test_what_is_no_trace_exits_2_in_words(
     assert "Traceback" not in shown.err
 
 
-def test_trace_show_of_an_unknown_request_exits_3(capsys: pytest.CaptureFixture[str]) -> None:
+def test_trace_show_of_an_unknown_request_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     """A request that no traced engine saw can't be explained; several that begin alike are named."""
-    assert cli.main(["trace", "show", str(RECORDED), "--request", "nobody"]) == 3
-    assert "nobody is not in the trace" in capsys.readouterr().out
+    assert cli.main(["trace", "show", str(RECORDED), "--request", "nobody"]) == 2
+    shown = capsys.readouterr()
+    assert "no request in this trace begins with nobody" in shown.err
+    assert "--request with one of these, the newest first: dense-2, dense-1" in shown.err
+    assert "Price" not in shown.out + shown.err
     assert cli.main(["trace", "show", str(RECORDED), "--request", "cpu"]) == 2
     assert "cpu-1, cpu-2, cpu-3" in capsys.readouterr().err
 

@@ -154,6 +154,16 @@ def test_null_is_not_zero(attach: Attach, alone: StubServer) -> None:
     assert set(frames.sends(investigation.path)["verdict"].dropna()) == {"not reported"}
 
 
+def test_a_usage_that_is_missing_whole_is_no_flags_doing(attach: Attach, alone: StubServer) -> None:
+    """Where answers have no usage at all no flag of the engine is named, in the warnings as in the verdict."""
+    alone.edit = lambda answer, request: {**answer, "usage": None}
+    investigation = attach()
+    measured(investigation)
+    found = [w for w in investigation.run.manifest["warnings"] if w["code"] == "cached-not-reported"]
+    assert {"own address" in w["remedy"] for w in found} == {True}
+    assert not any("--enable" in w["remedy"] for w in found)
+
+
 def test_a_cold_send_that_hits_is_doubted(attach: Attach, alone: StubServer) -> None:
     """Where the salt is ignored, a second run's first send hits: the row keeps the number, and a warning the doubt."""
     alone.honours_salt = False

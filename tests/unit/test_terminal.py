@@ -162,6 +162,49 @@ def test_a_request_by_the_beginning_of_its_id() -> None:
         summarise(trace, request="spaced")
 
 
+def test_an_unknown_request_is_an_error_with_some_that_are_known(tmp_path: Path) -> None:
+    """The newest ids stand in the error, and how many there are; in a trace without lookups that is what is said."""
+    trace = read_trace(RECORDED)
+    with pytest.raises(TraceError, match="no request in this trace begins with zzz") as caught:
+        summarise(trace, request="zzz")
+    assert caught.value.remedy.endswith("dense-2, dense-1, spaced-2, spaced-1, tiny-1 … (8 in all)")
+    (tmp_path / "trace-1.jsonl").write_bytes(lines()[0])
+    assert "No lookup yet" in summarise(read_trace(tmp_path), request="zzz").text()
+
+
+@pytest.mark.parametrize(
+    ("exact", "common", "words"),
+    [
+        (6_446, 6_432, "had all of these 6,446 tokens"),
+        (None, 6_432, "had all of these 6,446 tokens, as far as whole blocks of 32 tell (6,432 tokens)"),
+        (6_440, 6_432, "shares the first 6,440 tokens"),
+        (None, 6_400, "shares the first 6,400 tokens, counted in whole blocks of 32"),
+    ],
+)
+def test_a_prompt_that_was_resent_does_not_read_as_another(
+    tmp_path: Path, exact: int | None, common: int, words: str
+) -> None:
+    """A whole resend is told as that, though only whole blocks are compared; a shared part with how far it is known."""
+    events = [json.loads(line) for line in lines()]
+    second = next(one for one in events if one["event"] == "lookup" and "cpu-2" in one["request"])
+    second["closest"] |= {"common_tokens": common, "exact_tokens": exact}
+    (tmp_path / "trace-1.jsonl").write_text("".join(json.dumps(one) + "\n" for one in events))
+    text = " ".join(summarise(read_trace(tmp_path), request="cpu-2").text(width=110).split())
+    assert f"cpu-1, {words} " in text
+    assert f"The closest earlier request, cpu-1, {words}." in text
+
+
+def test_the_fields_of_a_group_are_json_in_json(tmp_path: Path) -> None:
+    """What the engine said of its groups' specs is an object, in the summary and while following; null where none."""
+    header = json.loads(lines()[0])
+    header["groups"][0]["fields"] = {"head_size": 128}
+    (tmp_path / "trace-1.jsonl").write_text(json.dumps(header) + "\n")
+    followed = json.loads(Following([tmp_path], as_json=True).lines()[0])
+    for groups in (followed["groups"], summarise(read_trace(tmp_path)).to_json()["engines"][0]["groups"]):
+        assert groups[0]["fields"] == {"head_size": 128}
+        assert [group["fields"] for group in groups[1:]] == [None] * (len(groups) - 1)
+
+
 def test_json_holds_what_the_text_holds() -> None:
     """Engines, lookups with code and words, ranges as half-open pairs, and the diagnosis."""
     found = json.loads(json.dumps(summarise(read_trace(RECORDED)).to_json()))

@@ -82,7 +82,7 @@ def add(commands: Commands) -> None:
         help="what a trace says: engines, lookups, and why the worst one missed",
         description="Summarise trace files: each engine's geometry, one line per lookup with its cause, and the blocks "
         "of the worst miss, or of the request you name, with the cause, the remedy and its price.",
-        epilog="exit codes: 0 the cause is named · 2 no trace that can be read · 3 can't tell",
+        epilog="exit codes: 0 the cause is named · 2 no trace that can be read, or no such request · 3 can't tell",
     )
     trace_show.add_argument("paths", metavar="FILE_OR_DIR", nargs="+", help="trace files, their folder, or a run")
     trace_show.add_argument(

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from prefixscope.diagnosis.case import Diagnosis
 from prefixscope.diagnosis.causes import explain
-from prefixscope.diagnosis.evidence import groups_text
+from prefixscope.diagnosis.evidence import groups_text, shared_text
 from prefixscope.diagnosis.words import cause_meaning, cause_words
 
-__all__ = ["Diagnosis", "cause_meaning", "cause_words", "explain", "groups_text"]
+__all__ = ["Diagnosis", "cause_meaning", "cause_words", "explain", "groups_text", "shared_text"]

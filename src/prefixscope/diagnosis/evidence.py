@@ -25,10 +25,19 @@ def evidence(lookup: Lookup) -> tuple[str, ...]:
         end += f", evicted since {ranges_text(view.evicted)}" if view.evicted else ""
         lines.append(f"{groups_text(lookup, same)}: cached {ranges_text(view.cached)}, {needed}{end}.")
     if lookup.closest_id:
-        lines.append(
-            f"The closest earlier request, {lookup.closest_id}, shares the first {lookup.common_tokens:,} tokens."
-        )
+        lines.append(f"The closest earlier request, {lookup.closest_id}, {shared_text(lookup)}.")
     return tuple(lines)
+
+
+def shared_text(lookup: Lookup) -> str:
+    """``had all of these 6,446 tokens``: what the closest earlier request has of the prompt, as a sentence goes on."""
+    exact, whole, size = lookup.exact_tokens, lookup.common_tokens, lookup.header.hash_block
+    total = lookup.prompt_tokens
+    if exact is not None:
+        return f"had all of these {total:,} tokens" if exact >= total else f"shares the first {exact:,} tokens"
+    if whole + size > total - 1:
+        return f"had all of these {total:,} tokens, as far as whole blocks of {size:,} tell ({whole:,} tokens)"
+    return f"shares the first {whole:,} tokens, counted in whole blocks of {size:,}"
 
 
 def _looks(view: GroupView) -> tuple[object, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -9,11 +10,13 @@ from datetime import datetime, timezone
 from typing import Any
 
 from prefixscope import glossary
-from prefixscope.diagnosis import Diagnosis, cause_words, explain
+from prefixscope.diagnosis import Diagnosis, cause_words, explain, shared_text
 from prefixscope.errors import TraceError
 from prefixscope.terminal.ruler import fold, ruler
 from prefixscope.trace import Header, Lookup, Trace, ranges_text
 
+_NAMED = 5
+"""Ids that an error names."""
 _ID = 20
 """Characters of an id; our own have 19."""
 HEADING = f"{'time, UTC':12}  {'request':{_ID}}  {'prompt':>9}  {'hit':>9}  {'missing blocks':26}  cause"
@@ -84,18 +87,29 @@ def summarise(trace: Trace, *, request: str = "", limit: int = 40) -> Summary:
     Raises
     ------
     TraceError
-        where several requests begin like that.
+        where no request begins like that, or several do.
     """
     listed = trace.lookups[-limit:] if limit else trace.lookups
     rows = tuple((one, explain(trace, one.engine_request_id).cause) for one in listed)
     if request:
-        shown, request = trace.lookup(found := find(trace, request)), found
+        shown = trace.lookup(find(trace, request))
+        if shown is None and trace.lookups:
+            raise _nobody(trace, request)
     else:
         shown = trace.worst()
-    diagnosis = None
-    if shown is not None or request:
-        diagnosis = explain(trace, shown.engine_request_id if shown is not None else request)
+    diagnosis = None if shown is None else explain(trace, shown.engine_request_id)
     return Summary(trace, rows, len(trace.lookups) - len(listed), shown, diagnosis)
+
+
+def _nobody(trace: Trace, request: str) -> TraceError:
+    """The error for a request that is in no lookup, with some that are."""
+    known = list(dict.fromkeys(one.request_id for one in reversed(trace.lookups)))
+    more = f" … ({len(known):,} in all)" if len(known) > _NAMED else ""
+    return TraceError(
+        f"no request in this trace begins with {request}",
+        cause="it was sent without that X-Request-Id, or answered by a process whose trace is not among these files",
+        remedy=f"--request with one of these, the newest first: {', '.join(known[:_NAMED])}{more}",
+    )
 
 
 def find(trace: Trace, request: str) -> str:
@@ -201,7 +215,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 def _shown_lines(lookup: Lookup, width: int) -> list[str]:
     asked = f"; not every group could back a hit of {lookup.candidate_tokens:,}" if lookup.candidate_tokens else ""
     closest = (
-        f"; the closest earlier request, {short_id(lookup.closest_id)}, shares {lookup.common_tokens:,} tokens"
+        f"; the closest earlier request, {short_id(lookup.closest_id)}, {shared_text(lookup)}"
         if lookup.closest_id
         else ""
     )
@@ -242,7 +256,11 @@ def short_id(request_id: str) -> str:
 
 
 def engine_json(header: Header) -> dict[str, Any]:
-    return asdict(header)
+    """The engine's first line; a group's ``fields`` as an object, null where the trace has none."""
+    found = asdict(header)
+    for group in found["groups"]:
+        group["fields"] = json.loads(group["fields"]) if group["fields"] else None
+    return found
 
 
 def lookup_json(lookup: Lookup, cause: str) -> dict[str, Any]:
@@ -258,6 +276,7 @@ def lookup_json(lookup: Lookup, cause: str) -> dict[str, Any]:
         "missed_tokens": lookup.missed_tokens,
         "closest_id": lookup.closest_id,
         "common_tokens": lookup.common_tokens,
+        "exact_tokens": lookup.exact_tokens,
         "cause": cause,
         "words": cause_words(cause),
         "missing": [
