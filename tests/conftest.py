@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from stub import StubServer
 
-from prefixscope.runs import OWNER_ENV, TOKEN_ENV, Run
+from prefixscope.run_files import TOKEN_ENV
+from prefixscope.runs import OWNER_ENV, Run
 
 if TYPE_CHECKING:
     from prefixscope.engine import Engine
     from prefixscope.investigation import Investigation
+    from prefixscope.setting import Setting
     from prefixscope.target import Target
 
 _deselected = pytest.StashKey[int]()
@@ -148,3 +151,24 @@ def attach(tmp_path: Path, stub: StubServer) -> Callable[..., Investigation]:
         return Investigation(run, target)
 
     return make
+
+
+@pytest.fixture
+def started(stub: StubServer, monkeypatch: pytest.MonkeyPatch) -> list[Setting]:
+    """Every server of ours is the stub; what was started, in order."""
+    from prefixscope.client import Client
+    from prefixscope.investigation import Investigation
+
+    found: list[Setting] = []
+
+    @contextmanager
+    def server(
+        self: Investigation, setting: Setting, stage: Any, *, keep: bool = False
+    ) -> Iterator[tuple[Client, str]]:
+        found.append(setting)
+        with Client(stub.url) as client:
+            yield client, f"s{len(found):02d}"
+
+    monkeypatch.setattr(Investigation, "server", server)
+    monkeypatch.setattr(Investigation, "start_ahead", lambda self, setting: None)
+    return found

@@ -11,7 +11,8 @@ from prefixscope import asked, frames
 from prefixscope.errors import RunError
 from prefixscope.geometry import default_header, legal_interval
 from prefixscope.investigation import Investigation
-from prefixscope.measure import ALL_SENDS, Series, lengths_or_error, measure
+from prefixscope.measure import measure
+from prefixscope.series import ALL_SENDS, Series, lengths_or_error
 from prefixscope.setting import Interval, Setting
 
 LENGTHS = (100, 1_000, 1_600, 6_446)

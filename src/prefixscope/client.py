@@ -150,9 +150,9 @@ class Client(Transport):
         key = str(self._session.headers.get("Authorization", "")).removeprefix("Bearer ")
         return {"anthropic-version": ANTHROPIC_VERSION, **({"x-api-key": key} if key else {})}
 
-    def _served_names(self) -> str:
+    def _served_names(self) -> tuple[str, ...] | None:
         try:
-            return ", ".join(model.name for model in self.models()) or "(none listed)"
+            return tuple(model.name for model in self.models())
         except TargetError:
             return super()._served_names()
 

@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -61,7 +61,6 @@ class Capabilities(NamedTuple):
 
     has_drafter: bool
     has_lora: bool
-    served_names: tuple[str, ...]
 
 
 class EmbeddedModel(Protocol):
@@ -164,15 +163,9 @@ def embedded_command(
 
 
 def capabilities(serve_cmd: str) -> Capabilities:
-    """Whether the template speculates, whether it serves adapters, and the names it serves, base names first."""
-    words = _split(serve_cmd, "--serve-cmd")[1]
-    flags = Flags(words)
-    names = flags.values("--served-model-name")
-    if not names:
-        model = flags.value("--model") or _positional_model(words)
-        names = [model] if model else []
-    adapters = [_adapter_name(text) for text in flags.values("--lora-modules")]
-    return Capabilities(flags.has(*DRAFTER_FLAGS), flags.has("--enable-lora"), (*names, *adapters))
+    """Whether the template speculates, and whether it serves adapters."""
+    flags = Flags(_split(serve_cmd, "--serve-cmd")[1])
+    return Capabilities(flags.has(*DRAFTER_FLAGS), flags.has("--enable-lora"))
 
 
 def given(serve_cmd: str) -> tuple[dict[str, str], dict[str, str]]:
@@ -323,19 +316,3 @@ def _joined(added: Mapping[str, str], present: Mapping[str, str]) -> dict[str, s
     if "PYTHONPATH" in added and paths:
         joined["PYTHONPATH"] = os.pathsep.join(paths)
     return joined
-
-
-def _positional_model(words: Sequence[str]) -> str | None:
-    after: Iterable[str] = words[words.index("serve") + 1 :] if "serve" in words else ()
-    first = next(iter(after), "-")
-    return None if first.startswith("-") else first
-
-
-def _adapter_name(text: str) -> str:
-    """``NAME=PATH`` or vLLM's JSON form."""
-    if text.startswith("{"):
-        try:
-            return str(json.loads(text).get("name", text))
-        except ValueError:
-            return text
-    return text.partition("=")[0]

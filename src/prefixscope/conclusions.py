@@ -38,7 +38,7 @@ TRACE, SWEEP, EQUALITY, SPECULATION, REPORT = (
 """The notebooks that lie beside the one that names them."""
 
 _AGAIN: Mapping[str, str] = {
-    "not reported": "start it with `--enable-prompt-tokens-details`, then this notebook again with a new `run_dir`.",
+    "not reported": "once it reports them, this notebook again with a new `run_dir`.",
     "cannot hit": "this notebook again with longer `lengths`.",
     "inconclusive": "this notebook again, once the server answers.",
 }

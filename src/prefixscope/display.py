@@ -10,7 +10,6 @@ import re
 import struct
 from typing import Any
 
-import altair as alt
 import vl_convert
 
 from prefixscope.theme import vega_config
@@ -88,13 +87,3 @@ class Figure:
 def show(chart: Any, *, missing: str = "Nothing measured for this figure yet.") -> Figure:
     """The chart as a notebook shows it; as a cell's last line it draws."""
     return Figure(chart, missing=missing)
-
-
-def enable_charts() -> None:
-    """Makes every Altair chart of this process show the way :class:`Figure` does."""
-
-    def renderer(spec: dict[str, Any], **_: Any) -> tuple[Bundle, Bundle]:
-        return mimebundle(alt.Chart.from_dict(spec))
-
-    alt.renderers.register("prefixscope", renderer)
-    alt.renderers.enable("prefixscope")

@@ -145,24 +145,17 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """What `engine list` shows of one version. ``shared_bytes`` is its base environment, which others may share.
-
-    ``can_serve`` as in ``Engine``.
-    """
+    """What `engine list` shows of one version; ``can_serve`` as in ``Engine``."""
 
     version: str
     size_bytes: int
     path: Path
-    shared_bytes: int
     can_serve: bool
 
 
 def installed() -> list[Installed]:
     """Every complete engine, oldest version first."""
-    return [
-        Installed(facts["version"], facts["size_bytes"], path, _facts(_base(facts))["size_bytes"], _can_serve(facts))
-        for path, facts in _versions()
-    ]
+    return [Installed(facts["version"], facts["size_bytes"], path, _can_serve(facts)) for path, facts in _versions()]
 
 
 def find(version: str) -> Engine | None:

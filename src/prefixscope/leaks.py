@@ -31,8 +31,8 @@ def refuse(text: str, name: str) -> None:
     if found:
         raise ReportError(
             f"{name} was not written: it would hold the value of {', '.join(found)}",
-            cause="the run directory holds that value in a spelling that was not recognised, or it is a common word",
-            remedy="take it out of the run directory; if it is no secret, unset that variable for this command",
+            cause="what it is made from holds that value in a spelling that was not recognised, or it is a common word",
+            remedy="take it out of the run directory or file; if it is no secret, unset that variable for this command",
         )
 
 

@@ -16,8 +16,9 @@ from prefixscope.diagnosis import explain
 from prefixscope.geometry import BROUGHT, traced
 from prefixscope.glossary import used
 from prefixscope.investigation import Investigation, open_run
-from prefixscope.measure import ALL_SENDS, REPEATS, Series, finished, measure
+from prefixscope.measure import finished, measure
 from prefixscope.quantities import count
+from prefixscope.series import ALL_SENDS, REPEATS, Series
 from prefixscope.setting import Setting
 from prefixscope.trace import Lookup, Trace, files_of, read_trace
 

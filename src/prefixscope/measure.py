@@ -1,67 +1,20 @@
-"""Sends one prompt after another and writes one row for each: what baseline, trace and sweep have in common.
-
-A *series* is one prompt on one server setting under one salt of its own: cold, repeats, a control, a new ending, a
-follow-up turn. A *cell* is one send of a series. Its identity does not name the stage, so what two stages need is
-measured once.
-"""
+"""Sends one series after another and writes one row for each send: what baseline, trace and sweep have in common."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-from prefixscope import metrics, prompts
-from prefixscope.client import Client
-from prefixscope.completion import Completion
-from prefixscope.errors import Rejected, ServerError, TargetError, Unreachable
+from prefixscope import prompts
+from prefixscope.errors import Rejected, ServerError, Unreachable
 from prefixscope.investigation import Investigation
-from prefixscope.preflight import choose_model
 from prefixscope.prompts import Prompt
 from prefixscope.runs import Stage
+from prefixscope.sender import Sender, new_salt
+from prefixscope.series import QUIET, START_S, Series
 from prefixscope.setting import Setting, digest
-
-REPEATS = ("cold", "repeat", "repeat")
-ALL_SENDS = (*REPEATS, "control", "new_ending", "follow_up")
-QUIET = frozenset(REPEATS)
-"""Sends whose latency is reported; no other server starts while they run."""
-
-DISCARD_TOKENS = 256
-PREFILL_TOKENS_PER_S = 2500.0
-START_S = 16.0
-
-Read = TypeVar("Read")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """One prompt on one setting. ``role`` is ``base`` or ``lora``: which served name is asked."""
-
-    setting: Setting
-    tokens: int
-    role: str = "base"
-    seed: int = 1
-    sends: tuple[str, ...] = ALL_SENDS
-
-    def cells(self) -> tuple[tuple[str, int], ...]:
-        """Each send with its index: the k-th of its kind."""
-        found: list[tuple[str, int]] = []
-        for send in self.sends:
-            kind = "cold" if send == "repeat" else send
-            index = 1 + sum(1 for s, _ in found if ("cold" if s == "repeat" else s) == kind)
-            found.append((send, index))
-        return tuple(found)
-
-    def key(self, target_id: str) -> str:
-        """Identity of the series on a target, whichever stage asks."""
-        return digest([target_id, self.setting.id, self.role, self.tokens, self.seed])
-
-    def expected_s(self) -> float:
-        """Seconds on an idle 2-core machine; only progress uses it."""
-        slow = 2.0 if self.role == "lora" else 1.0
-        return 0.4 + slow * self.tokens / PREFILL_TOKENS_PER_S * (1.2 + ("control" in self.sends))
 
 
 def finished(investigation: Investigation, series: Series) -> list[dict[str, Any]] | None:
@@ -158,98 +111,6 @@ def _measure_setting(
             raise
     stage.progress.advance(START_S, steps=0)
     stage.spent(f"measuring {setting.label}", time.monotonic() - started)
-
-
-class Sender:
-    """One server, asked one request at a time."""
-
-    def __init__(
-        self, investigation: Investigation, stage: Stage, client: Client, server_id: str, setting: Setting
-    ) -> None:
-        self.investigation, self.stage, self.client = investigation, stage, client
-        self.server_id, self.setting = server_id, setting
-        self.base, self.lora = choose_model(client, investigation.target.model)
-        self.context = next((m.max_model_len for m in client.models() if m.max_model_len), None)
-        self.overlapped = False
-        self._discarded: set[str] = set()
-        self._counters = metrics.counters(client.metrics())
-
-    def model(self, role: str) -> str:
-        return self.lora if role == "lora" and self.lora else self.base
-
-    def count(self, model: str) -> prompts.Count:
-        return lambda messages: self.client.tokenize(messages, model)
-
-    def discard_first(self, model: str) -> None:
-        """The first request of a server and of each adapter pays for warming up: sent, recorded, never reported."""
-        if model in self._discarded:
-            return
-        self._discarded.add(model)
-        prompt = prompts.build(self.count(model), DISCARD_TOKENS, 0)
-        completion = self.client.chat(
-            prompt.messages,
-            model=model,
-            max_tokens=4,
-            salt=new_salt(),
-            request_id=new_request_id(),
-            expected_tokens=DISCARD_TOKENS,
-        )
-        self.stage.append(
-            {"kind": "discarded", "setting": self.setting.to_json(), "server": self.server_id, "model": model,
-             "prompt_tokens": completion.prompt_tokens, "seconds": round(completion.seconds, 3)}
-        )  # fmt: skip
-        self._counters = metrics.counters(self.client.metrics())
-
-    def send(
-        self,
-        prompt: Prompt,
-        *,
-        model: str,
-        salt: str,
-        max_tokens: int = 1,
-        logprobs: bool = False,
-        extra: Mapping[str, Any] | None = None,
-    ) -> tuple[Completion, dict[str, Any]]:
-        """One request, and the fields that every row of it has."""
-        completion = self.client.chat(
-            prompt.messages,
-            model=model,
-            max_tokens=max_tokens,
-            salt=salt,
-            request_id=new_request_id(),
-            logprobs=logprobs,
-            extra=extra,
-            expected_tokens=prompt.tokens,
-        )
-        return completion, {
-            "setting": self.setting.to_json(),
-            "server": self.server_id,
-            "model": model,
-            "prompt": prompt.to_json(),
-            "request_id": completion.request_id,
-            "status": "ok",
-            "error": None,
-            "prompt_tokens": completion.prompt_tokens,
-            "cached_tokens": completion.cached_tokens,
-            "completion_tokens": completion.completion_tokens,
-            "metrics": self._metrics_delta(completion.prompt_tokens),
-        }
-
-    def _metrics_delta(self, prompt_tokens: int | None) -> dict[str, int] | None:
-        """What ``/metrics`` says of the call just made; None where it says nothing."""
-        before = self._counters
-
-        def read() -> metrics.Counters:
-            self._counters = metrics.counters(self.client.metrics())
-            return self._counters.since(before)
-
-        def whole(delta: metrics.Counters) -> bool:
-            return delta.queries is None or prompt_tokens is None or delta.queries >= prompt_tokens
-
-        delta = settle(read, whole)
-        if delta.queries is None or delta.hits is None:
-            return None
-        return {"queries": delta.queries, "hits": delta.hits}
 
 
 class SeriesRun:
@@ -408,43 +269,3 @@ def _fail(investigation: Investigation, stage: Stage, series: Series, server_id:
     )
     stage.outcome = "partial"
     stage.note = stage.note or why.splitlines()[0]
-
-
-def settle(read: Callable[[], Read], whole: Callable[[Read], bool]) -> Read:
-    """What ``read`` says once it says all, or the last word after a quarter of a second.
-
-    Counters are written after the answer is sent; a page read at once may not have them yet.
-    """
-    for wait_s in (0.0, 0.05, 0.2):
-        time.sleep(wait_s)
-        found = read()
-        if whole(found):
-            break
-    return found
-
-
-def new_salt() -> str:
-    """A cache salt that no other request has."""
-    return f"prefixscope-{secrets.token_hex(8)}"
-
-
-def new_request_id() -> str:
-    """The id under which the engine's trace and our row meet."""
-    return f"ps-{secrets.token_hex(8)}"
-
-
-def lengths_or_error(lengths: Iterable[int]) -> tuple[int, ...]:
-    """The lengths, ascending, each once.
-
-    Raises
-    ------
-    TargetError
-        for a length that is no positive number, or none at all.
-    """
-    values = sorted(set(lengths)) if all(isinstance(n, int) for n in lengths) else []
-    if not values or values[0] < 1:
-        raise TargetError(
-            f"prompt lengths {list(lengths)!r}: give one or more positive numbers of tokens",
-            remedy="for example [1600, 6446]",
-        )
-    return tuple(values)

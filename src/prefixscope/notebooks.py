@@ -6,6 +6,7 @@ import ast
 import difflib
 import errno
 import os
+import shlex
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +17,8 @@ from typing import Any
 
 from prefixscope import resources
 from prefixscope.errors import NotebookError, mask
-from prefixscope.runs import OWNER_ENV, TOKEN_ENV, Run
+from prefixscope.run_files import TOKEN_ENV, read_json
+from prefixscope.runs import OWNER_ENV, Run
 
 FILES: Mapping[str, str] = {
     "baseline": "00-baseline",
@@ -176,13 +178,13 @@ def execute(
             raise NotebookError(
                 f"{out} could not be written: {error.strerror or error}",
                 cause="the disk is full; all measured rows are safe" if error.errno == errno.ENOSPC else "",
-                remedy=f"make room, then prefixscope run -o {run.path} --resume",
+                remedy=f"make room, then prefixscope run -o {shlex.quote(str(run.path))} --resume",
             ) from error
         except PapermillExecutionError as error:
             reason = f"{error.ename}: {(str(error.evalue).splitlines() or [''])[0]}"
             raise NotebookError(
                 f"notebook {path(stage).name} failed in cell {error.exec_count}: {reason}",
-                remedy=f"prefixscope run -o {run.path} --resume",
+                remedy=f"prefixscope run -o {shlex.quote(str(run.path))} --resume",
                 detail=f"{mask(str(error.evalue))}\nThe executed copy, up to the error: {out}",
             ) from None
     return out
@@ -190,8 +192,6 @@ def execute(
 
 @contextmanager
 def _watching(file: Path, watch: Callable[[dict[str, Any]], None] | None) -> Iterator[None]:
-    from prefixscope.runs import _read_json
-
     if watch is None:
         yield
         return
@@ -199,7 +199,7 @@ def _watching(file: Path, watch: Callable[[dict[str, Any]], None] | None) -> Ite
 
     def loop() -> None:
         while not done.wait(0.5):
-            snapshot = _read_json(file)
+            snapshot = read_json(file)
             if snapshot:
                 watch(snapshot)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from urllib.parse import urlsplit
 
 import requests
@@ -33,6 +34,7 @@ def outage(error: Exception, what: str, url: str, limit: Limit, *, so_far: str =
     so_far : how much of a stream had come; bytes are told where it is empty.
     """
     text, (host, name) = str(error), _host(url)
+    models = shlex.quote(f"{url}/v1/models")
     if isinstance(error, requests.exceptions.SSLError):
         cause, remedy = tls.explain(text)
         return Unreachable(f"{what}: the TLS handshake failed", cause=cause, remedy=remedy)
@@ -47,7 +49,7 @@ def outage(error: Exception, what: str, url: str, limit: Limit, *, so_far: str =
         return Unreachable(
             f"{what}: {how}",
             cause=f"a firewall drops what is sent to {host}, or nothing has that address",
-            remedy=f"curl -m 10 {url}/v1/models from where the server runs, and compare the addresses",
+            remedy=f"curl -m 10 {models} from where the server runs, and compare the addresses",
         )
     if limit.over or isinstance(error, requests.exceptions.Timeout) or "timed out" in text:
         return _late(what, url, limit, so_far)
@@ -64,7 +66,7 @@ def outage(error: Exception, what: str, url: str, limit: Limit, *, so_far: str =
             f"{what}: connection refused",
             cause=f"no server listens at {host}: it is still starting, has ended, or has another port or address "
             "(inside a container 127.0.0.1 is the container itself)",
-            remedy=f"curl {url}/v1/models on the server's own machine, and read its log",
+            remedy=f"curl {models} on the server's own machine, and read its log",
         )
     if isinstance(error, requests.RequestException) and tls.spoken_at(url):
         return Unreachable(
@@ -77,7 +79,7 @@ def outage(error: Exception, what: str, url: str, limit: Limit, *, so_far: str =
         return Unreachable(
             f"{what}: {'the stream broke off' if so_far else 'the connection broke'}{told}: {why_broken(error)}",
             cause="the server, or a proxy before it, closed the connection in the middle (its engine may have died)",
-            remedy=f"curl {url}/v1/models, and read the server's log",
+            remedy=f"curl {models}, and read the server's log",
         )
     return Unreachable(  # a ValueError: of the address that an answer redirects to
         f"{what}: the answer can't be read: {text}",
@@ -91,7 +93,7 @@ def _late(what: str, url: str, limit: Limit, so_far: str) -> Unreachable:
         return Unreachable(
             f"{what}: no answer within {limit.seconds:.3g} s",
             cause="the server is starting, overloaded or stuck",
-            remedy=f"curl -m 10 {url}/health, then try again",
+            remedy=f"curl -m 10 {shlex.quote(f'{url}/health')}, then try again",
         )
     came = so_far or f"{limit.arrived:,} bytes"
     return Unreachable(

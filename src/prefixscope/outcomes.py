@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,23 +133,6 @@ def bounds(pass_a: int, pass_b: int, items: int) -> Bounds:
     back = min(min(pass_a, pass_b), items - max(pass_a, pass_b))
     chances = [paired.mcnemar(net + many, many) for many in range(back + 1)]
     return Bounds(lowest=min(chances), highest=max(chances), fewest_changed=net, most_changed=net + 2 * back)
-
-
-def totals_of(percent_a: int, percent_b: int, most: int = 1_000) -> tuple[int, int, int]:
-    """The fewest items for which two whole percentages can both be true: (passed in A, passed in B, items).
-
-    Raises
-    ------
-    RunError
-        where no number of items up to ``most`` gives both.
-    """
-    for items in range(1, most + 1):
-        found = [
-            [n for n in range(items + 1) if math.floor(100 * n / items + 0.5) == p] for p in (percent_a, percent_b)
-        ]
-        if all(found):
-            return found[0][0], found[1][0], items
-    raise RunError(f"no {most:,} items or fewer give {percent_a} % and {percent_b} %")
 
 
 def _truth(text: str | None, path: Path | str, number: int, name: str) -> bool | None:

@@ -96,8 +96,7 @@ def write(text: str, target: Path) -> Path:
             partial.unlink(missing_ok=True)
     except OSError as error:
         raise ReportError(
-            f"the report can't be written to {target}: {error.strerror}",
-            remedy="name a file in a writable folder: --out FILE",
+            f"{target} can't be written: {error.strerror}", remedy="name a file in a writable folder: --out FILE"
         ) from error
     return target
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import requests
 
+from prefixscope.completion import PATHS
 from prefixscope.errors import Rejected, mask
 
 MAX_BODY_CHARS = 600
-BUSY = frozenset({429, 503})
+BUSY = {429: "too many requests", 503: "not available now"}
+"""Statuses after which the same is asked again, and what they mean."""
 _CONTEXT = re.compile(r"context (?:length|size|window)\D{0,24}?(\d[\d,]*)", re.IGNORECASE)
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title", re.IGNORECASE | re.DOTALL)
 
@@ -23,7 +26,7 @@ def refusal(
     response: requests.Response,
     *,
     model: str = "",
-    names: str = "",
+    names: Sequence[str] | None = (),
     key_env: str = "",
     retries: int = 0,
     sent: Mapping[str, Any] | None = None,
@@ -33,7 +36,7 @@ def refusal(
     Parameters
     ----------
     model : the model that was asked; empty where the request names none.
-    names : the served ones, as a list to read.
+    names : the served ones; None where their list can't be read.
     key_env : name of the variable that the key was taken from.
     retries : how often the server was busy before.
     sent : the request's body, none of whose prompt may stand in a message.
@@ -42,7 +45,7 @@ def refusal(
     page = is_page(text)
     message = _title(text) if page else without_prompt(text, sent or {})
     low = message.lower()
-    cause, remedy = "", "read the server's log"
+    cause, remedy, lacks = "", "read the server's log", ""
     if 300 <= status < 400:
         place = response.headers.get("Location", "")
         message = message or f"it redirects to {place}"
@@ -53,13 +56,12 @@ def refusal(
         cause, remedy = _key(url, key_env)
     elif status == 403:
         cause, remedy = _forbidden(url, key_env, page)
-    elif status == 404 and model and not _about_path(low, model):
-        cause, remedy = f"no model named {model!r} is served", f"use one of the served names: {names}"
     elif status in (404, 405, 501) and model:
-        cause = f"this server has no {path}; it serves {names}"
-        remedy = "prefixscope check --api completions, or --api messages, where it has one of those"
+        lacks = "model" if status == 404 and _about_model(low, model) else "path"
+        cause, remedy = _missing(url, path, model, names, lacks)
     elif status == 404:
-        cause, remedy = "no OpenAI-compatible server at this address", "give the server's root, without a path"
+        cause = f"no OpenAI-compatible server at this address: there is no {path}"
+        remedy = "give the server's root, without a path: prefixscope check http://host:8000"
     elif status in (400, 413, 422) and too_long(message):
         cause = "the prompt is longer than the model's context"
         most = context_named(message)
@@ -76,7 +78,8 @@ def refusal(
         remedy = "see that the engine runs, and ask it at its own address"
     elif status >= 500:
         cause = "the engine failed on this request; it may be dead"
-    return Rejected(f"{url}{path} answered {status}: {shorten(message)}", status=status, cause=cause, remedy=remedy)
+    what = f"{url}{path} answered {status}: {shorten(message)}"
+    return Rejected(what, status=status, cause=cause, remedy=remedy, lacks=lacks)
 
 
 def malformed(url: str, path: str, body: object, why: str) -> Rejected:
@@ -101,8 +104,8 @@ def _key(url: str, key_env: str) -> tuple[str, str]:
         )
     return (
         f"the server does not accept the key in {key_env}: a wrong or expired one, or the key of another server",
-        f'curl --oauth2-bearer "${key_env}" {url}/v1/models, and compare with the server\'s own --api-key; --key-env '
-        "names another variable",
+        f'curl --oauth2-bearer "${key_env}" {shlex.quote(f"{url}/v1/models")}, and compare with the server\'s own '
+        "--api-key; --key-env names another variable",
     )
 
 
@@ -116,7 +119,7 @@ def _forbidden(url: str, key_env: str, page: bool) -> tuple[str, str]:
     return (
         f"{who} this caller may not use the model or the path",
         "ask who runs the server which models the key may use; --key-env NAME gives another key"
-        f" (curl {url}/v1/models lists what is served)",
+        f" (curl {shlex.quote(f'{url}/v1/models')} lists what is served)",
     )
 
 
@@ -133,9 +136,33 @@ def _busy(response: requests.Response, retries: int, page: bool) -> tuple[str, s
     return f"the server limits the rate of requests{asked} ({retries} retries)", again
 
 
-def _about_path(message: str, model: str) -> bool:
-    """Whether a 404 is about the endpoint: it does not speak of models at all."""
-    return "model" not in message and model.lower() not in message
+def _about_model(message: str, model: str) -> bool:
+    """Whether a 404 speaks of a model at all; one that does not is about the path."""
+    return "model" in message or model.lower() in message
+
+
+def _missing(url: str, path: str, model: str, names: Sequence[str] | None, lacks: str) -> tuple[str, str]:
+    """Cause and remedy of a 404, by what its words say isn't there, and by what the server lists."""
+    other_api = " or ".join(f"--api {name}" for name, place in PATHS.items() if place != path)
+    check = f"prefixscope check {shlex.quote(url)}"
+    try_api = f"{check} --model {shlex.quote(model)} {other_api}"
+    if names is None:
+        listed = "the list at /v1/models can't be read"
+    else:
+        listed = f"/v1/models lists {', '.join(names) or 'no model'}"
+    if names is not None and model not in names:
+        other = f"; there may be no {path} either" if lacks == "path" else ""
+        choose = f"{check} --model NAME, with one of {', '.join(names)}"
+        return f"no model named {model!r} is served: {listed}{other}", choose if names else "read the server's log"
+    if lacks == "path":
+        who = f"the model {model!r} is served, the path isn't" if names else "the path isn't there"
+        return f"{who}: this server has no {path} ({listed})", f"{try_api}, where it has one of those"
+    if names is None:
+        return f"no model named {model!r} is served at {path}; {listed}", "read the server's log for the served names"
+    rest = [name for name in names if name != model]
+    another = f", or --model with another name: {', '.join(rest)}" if rest else ""
+    cause = f"its words are about the model, not the path: {path} does not know {model!r}, though {listed}"
+    return cause, f"{try_api}{another}; or ask the engine at its own address"
 
 
 def too_long(message: str) -> bool:

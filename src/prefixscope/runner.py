@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -120,7 +121,8 @@ class Result:
         if self.note:
             lines.append(f"note to send on: {self.note}")
         if self.failed:
-            lines.append(f"failed: {', '.join(self.failed)}; go on with: prefixscope run -o {self.path} --resume")
+            again = f"prefixscope run -o {shlex.quote(str(self.path))} --resume"
+            lines.append(f"failed: {', '.join(self.failed)}; go on with: {again}")
         return "\n".join(lines)
 
 
@@ -244,7 +246,7 @@ def run(target: Target, plan: Plan, *, out: str | None, resume: bool, screen: Sc
                 if not run_stage(directory, stage, plan.parameters.get(stage, {}), resume=resume, screen=screen):
                     failed.append(stage)
         except KeyboardInterrupt:
-            screen.line(f"interrupted; go on with: prefixscope run -o {directory.path} --resume")
+            screen.line(f"interrupted; go on with: prefixscope run -o {shlex.quote(str(directory.path))} --resume")
             raise
         finally:
             Investigation(directory, target).stop_servers()

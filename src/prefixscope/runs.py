@@ -20,32 +20,20 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from datetime import datetime, timezone
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from prefixscope.errors import RunError, mask
 from prefixscope.progress import Progress
 from prefixscope.provenance import environment, package_version
+from prefixscope.run_files import RowFile, hold, now, open_lock, read_rows, write_json
 
 SCHEMA_VERSION = 1
-STAGES = ("baseline", "trace", "sweep", "equality", "speculation", "crosscheck", "report")
-TOKEN_ENV, OWNER_ENV = "PREFIXSCOPE_RUN_TOKEN", "PREFIXSCOPE_OWNER_PID"
-
-
-def now() -> str:
-    """UTC, to the millisecond, ISO 8601."""
-    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def iso(seconds: float) -> str:
-    """A time.time() as ``now`` writes it."""
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+OWNER_ENV = "PREFIXSCOPE_OWNER_PID"
 
 
 class Run:
@@ -118,7 +106,7 @@ class Run:
             "servers": [],
             "time": [],
         }
-        _write_json(path / "run.json", manifest)
+        write_json(path / "run.json", manifest)
         return cls(path)
 
     # --- the manifest ------------------------------------------------------------------------------------------
@@ -140,11 +128,11 @@ class Run:
 
     def update(self, change: Callable[[dict[str, Any]], None]) -> None:
         """Change the manifest under a lock; readers see the old or the new one, never half of it."""
-        with _open_lock(self.path / ".manifest.lock") as lock:
+        with open_lock(self.path / ".manifest.lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             manifest = self.manifest
             change(manifest)
-            _write_json(self.path / "run.json", manifest)
+            write_json(self.path / "run.json", manifest)
 
     def warn(self, code: str, detail: str, *, stage: str = "", remedy: str = "") -> None:
         """A doubtful measurement, for the report; the same one twice is kept once."""
@@ -215,8 +203,7 @@ class Run:
 
     # --- the lock ----------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def locked(self) -> Iterator[str]:
+    def locked(self) -> AbstractContextManager[str]:
         """Hold the run for writing. Kernels that the holder starts write under its token.
 
         Raises
@@ -224,37 +211,7 @@ class Run:
         RunError
             where another process holds it.
         """
-        file = self.path / ".lock"
-        inherited = os.environ.get(TOKEN_ENV)
-        if inherited and _read_json(file).get("token") == inherited:
-            yield inherited
-            return
-        with _open_lock(file) as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno not in (errno.EAGAIN, errno.EACCES):
-                    raise
-                holder = _read_json(file)
-                raise RunError(
-                    f"{self.path} is in use by process {holder.get('pid', '?')} since {holder.get('since', '?')}",
-                    cause="another prefixscope or notebook is writing to it",
-                    remedy="wait for it, end it, or use another directory: -o DIR",
-                ) from None
-            token = secrets.token_hex(8)
-            holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": now(), "token": token}
-            try:
-                lock.truncate(0)
-                lock.write(json.dumps(holder))
-                lock.flush()
-            except OSError as error:
-                raise RunError(
-                    f"{file} could not be written: {error.strerror}", remedy="make room, then run again with --resume"
-                ) from error
-            try:
-                yield token
-            finally:
-                lock.truncate(0)
+        return hold(self.path / ".lock")
 
 
 class Stage:
@@ -266,8 +223,7 @@ class Stage:
         paced = (run.manifest.get("target") or {}).get("kind") == "embedded"
         self.progress = Progress(run.path / "progress.json", name, paced=paced)
         self.written = 0
-        self._file = run.path / "raw" / f"{name}.jsonl"
-        self._fd: int | None = None
+        self._rows = RowFile(run.path / "raw" / f"{name}.jsonl")
 
     def append(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Write one observation and flush it to the disk; it is on disk, whole, or an error says it is not.
@@ -279,21 +235,11 @@ class Stage:
         """
         _check_owner()
         full = {"schema": SCHEMA_VERSION, "stage": self.name, "at": now(), **row}
-        line = json.dumps(full, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
         try:
-            if self._fd is None:
-                self._file.parent.mkdir(exist_ok=True)
-                self._fd = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-                _end_line(self._fd)
-            size = os.fstat(self._fd).st_size
-            written = os.write(self._fd, line)
-            if written != len(line):
-                os.ftruncate(self._fd, size)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fsync(self._fd)
+            self._rows.append(full)
         except OSError as error:
             raise RunError(
-                f"the row could not be written to {self._file}: {error.strerror}",
+                f"the row could not be written to {self._rows.path}: {error.strerror}",
                 cause="the disk is full; all earlier rows are safe" if error.errno == errno.ENOSPC else "",
                 remedy=f"make room, then prefixscope run -o {self.run.path} --resume",
             ) from error
@@ -310,23 +256,7 @@ class Stage:
 
     def close(self) -> None:
         self.progress.close(self.outcome, self.note)
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
-
-
-def read_rows(file: Path) -> Iterator[dict[str, Any]]:
-    """The rows of one JSONL file; a truncated or foreign line is passed over."""
-    if not file.exists():
-        return
-    with file.open("rb") as lines:
-        for line in lines:
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(row, dict):
-                yield row
+        self._rows.close()
 
 
 def copy_run(source: Path, to: Path) -> Run:
@@ -337,46 +267,7 @@ def copy_run(source: Path, to: Path) -> Run:
     return Run(to)
 
 
-def _open_lock(file: Path) -> TextIO:
-    try:
-        return file.open("a+")
-    except OSError as error:
-        raise RunError(
-            f"the lock {file} can't be opened: {error.strerror}", remedy="make the run directory writable"
-        ) from error
-
-
 def _check_owner() -> None:
     owner = os.environ.get(OWNER_ENV)
     if owner and not Path(f"/proc/{owner}").exists() and sys.platform == "linux":
         raise RunError(f"the runner (process {owner}) is gone", remedy="prefixscope run -o RUN --resume")
-
-
-def _end_line(fd: int) -> None:
-    """Close a line that a killed writer left open, so that the next row starts on its own."""
-    size = os.fstat(fd).st_size
-    if size and os.pread(fd, 1, size - 1) != b"\n":
-        os.write(fd, b"\n")
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _write_json(file: Path, value: object) -> None:
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as out:
-            json.dump(value, out, ensure_ascii=False, indent=1)
-            out.flush()
-            os.fsync(out.fileno())
-        temporary.replace(file)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise RunError(
-            f"{file} could not be written: {error.strerror}", remedy="make room, then run again with --resume"
-        ) from error

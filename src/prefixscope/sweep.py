@@ -9,8 +9,9 @@ import pandas as pd
 from prefixscope import asked, frames
 from prefixscope.geometry import check_intervals, default_header, has_sparse_groups, traced
 from prefixscope.investigation import Investigation
-from prefixscope.measure import REPEATS, Series, finished, lengths_or_error, measure
+from prefixscope.measure import finished, measure
 from prefixscope.runs import Stage
+from prefixscope.series import REPEATS, Series, lengths_or_error
 from prefixscope.setting import Interval, Setting, interval_label, parse_interval
 from prefixscope.trace import Header
 

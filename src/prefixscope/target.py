@@ -106,8 +106,7 @@ class Target:
     def offers(self) -> tuple[bool, bool]:
         """Whether a server of this target can have a drafter, and a LoRA adapter."""
         if self.kind == "managed":
-            has_drafter, has_lora, _ = command.capabilities(self.serve_cmd)
-            return has_drafter, has_lora
+            return command.capabilities(self.serve_cmd)
         return (True, True) if self.kind in ("embedded", "sample") else (False, False)
 
     def command(

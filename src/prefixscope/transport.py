@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -55,6 +55,7 @@ class Transport:
     key_env : name of the environment variable that holds the API key; the key itself is never stored elsewhere.
     verify : False accepts any TLS certificate; the caller has to ask for it.
     retry_budget_s : for how long a server that says it is busy is asked again.
+    told : takes a line before each wait for a busy server: what it waits for, how long, and the limit.
 
     Attributes
     ----------
@@ -62,14 +63,22 @@ class Transport:
     limit : the time of the newest exchange.
     """
 
-    def __init__(self, url: str, *, key_env: str = "", verify: bool = True, retry_budget_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        key_env: str = "",
+        verify: bool = True,
+        retry_budget_s: float = 60.0,
+        told: Callable[[str], None] = lambda line: None,
+    ) -> None:
         url = url.strip().rstrip("/")
         if not url or not url.isprintable() or " " in url:
             raise Unreachable(f"{url!r} is not a URL", remedy="use the form http://host:8000")
         if "://" not in url:
             url = "http://" + url
         self.url = url.removesuffix("/chat/completions").removesuffix("/v1")
-        self.retry_budget_s, self._key_env = retry_budget_s, key_env
+        self.retry_budget_s, self._key_env, self._told = retry_budget_s, key_env, told
         self.answered_with: Mapping[str, str] = {}
         self.limit = Limit(0)
         self._session = requests.Session()
@@ -115,6 +124,11 @@ class Transport:
             if time.perf_counter() - began + wait > self.retry_budget_s or retries >= MOST_RETRIES:
                 break
             response.close()
+            waited = time.perf_counter() - began
+            self._told(
+                f"{path} answered {response.status_code}, {BUSY[response.status_code]}: asking again in {wait:.3g} s "
+                f"(waited {waited:.0f} s of at most {self.retry_budget_s:.3g} s)"
+            )
             time.sleep(wait)
             retries += 1
         if response.status_code != 200:
@@ -189,13 +203,14 @@ class Transport:
             _ = response.content  # of a stream it is still to be read
         except requests.RequestException as error:
             raise self.broke(path, error, f"a {response.status_code}") from error
-        names = self._served_names() if response.status_code in (404, 405, 501) and model else ""
+        names = self._served_names() if response.status_code in (404, 405, 501) and model else ()
         return refusal(
             self.url, path, response, model=model, names=names, key_env=self._key_env, retries=retries, sent=sent
         )
 
-    def _served_names(self) -> str:
-        return "(the list could not be read)"
+    def _served_names(self) -> tuple[str, ...] | None:
+        """The names to ask by; None where the list can't be read."""
+        return None
 
 
 def _is_local(url: str) -> bool:

@@ -154,6 +154,11 @@ def code_of(verdicts: pd.Series[Any]) -> str:
 def _headline(name: str, mine: pd.DataFrame, code: str) -> str:
     longest = mine.iloc[-1]
     if code == "not reported":
+        if mine["prompt_tokens"].isna().all():
+            return (
+                f"{name} reports neither prompt tokens nor cached tokens, so reuse can't be read from its answers; "
+                "a gateway may have dropped their usage: ask the engine at its own address, in a new run."
+            )
         return (
             f"{name} does not report cached tokens, so reuse can't be read from its answers; "
             "start it with --enable-prompt-tokens-details and measure in a new run."

@@ -20,8 +20,9 @@ from pathlib import Path
 
 from prefixscope import engine as engines
 from prefixscope.investigation import Investigation
-from prefixscope.measure import REPEATS, Series, measure
+from prefixscope.measure import measure
 from prefixscope.runs import Run
+from prefixscope.series import REPEATS, Series
 from prefixscope.setting import Setting
 from prefixscope.target import Target
 from prefixscope.trace import our_id

@@ -9,46 +9,25 @@ terms of an engine's time: the model's part is taken from a Gemma-4-12B-shaped m
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
-from prefixscope import engine as engines
-from prefixscope.kit import kit_environment, write_kit
+from in_engine import measured
+
+from prefixscope.kit import kit_environment
 
 COLD_S, WARM_S = 0.240, 0.046
 PREFILL_S_PER_TOKEN = COLD_S / 6400
 # One decode step of such a model.
 STEP_S = 0.010
-LOOP = Path(__file__).with_name("tracer_loop.py")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--release", default=engines.DEFAULT_VERSION)
-    parser.add_argument("--repeats", type=int, default=30)
-    arguments = parser.parse_args()
-    engine = engines.ensure(arguments.release, progress=print)
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        kit, result = write_kit(folder / "kit"), folder / "result.json"
-        wanted = {
-            "model_dir": str(Path(engine.model.target).parent),
-            "repeats": arguments.repeats,
-            "result": str(result),
-        }
-        subprocess.run(
-            [str(engine.python), str(LOOP)],
-            input=json.dumps(wanted),
-            text=True,
-            check=True,
-            env={**os.environ, "VLLM_NO_USAGE_STATS": "1", **kit_environment(kit, folder / "trace")},
-        )
-        found = json.loads(result.read_text(encoding="utf-8"))
+    found = measured(
+        "tracer_loop.py",
+        __doc__,
+        repeats=30,
+        environment=lambda engine, kit: {"VLLM_NO_USAGE_STATS": "1", **kit_environment(kit, kit.parent / "trace")},
+    )
     step_s = 200 * STEP_S
     # times, the engine's time besides the scheduler's, bound
     rows = {

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from prefixscope.investigation import Investigation
-from prefixscope.measure import REPEATS, Series, finished, measure
+from prefixscope.measure import finished, measure
+from prefixscope.series import REPEATS, Series
 from prefixscope.setting import Setting
 
 

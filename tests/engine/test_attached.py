@@ -50,7 +50,7 @@ def test_what_is_served_is_measured_and_the_rest_is_named(url: str, tmp_path: Pa
 
 def test_the_dashboards_metrics_are_on_its_page(url: str) -> None:
     """Every metric that the Grafana dashboard asks for is one that the real server exposes."""
-    dashboard = resources.data_path("grafana", "speculation.json").read_text()
+    dashboard = "".join(file.read_text() for file in resources.data_path("grafana").glob("*.json"))
     with Client(url) as client:
         page = client.metrics() or ""
     for name in set(re.findall(r"vllm:\w+", dashboard)):

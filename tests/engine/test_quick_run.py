@@ -16,7 +16,8 @@ from bench import QuickRun, prefixscope
 
 from prefixscope import frames, notebooks, verdict
 from prefixscope.engine import Engine
-from prefixscope.runs import Run, read_rows
+from prefixscope.run_files import read_rows
+from prefixscope.runs import Run
 
 pytestmark = pytest.mark.engine
 

@@ -14,9 +14,9 @@ from prefixscope import prompts
 from prefixscope.diagnosis import explain
 from prefixscope.geometry import traced
 from prefixscope.investigation import Investigation
-from prefixscope.measure import Sender, new_salt
 from prefixscope.replay import Geometry, ServerSetting, open_release, repeats
 from prefixscope.runs import Run
+from prefixscope.sender import Sender, new_salt
 from prefixscope.setting import Setting
 from prefixscope.target import Target
 from prefixscope.trace import Trace

@@ -11,7 +11,7 @@ from bench import QuickRun
 
 from prefixscope import conclusions, frames, trade
 from prefixscope.prompts import SHAPES
-from prefixscope.runs import read_rows
+from prefixscope.run_files import read_rows
 
 pytestmark = pytest.mark.engine
 

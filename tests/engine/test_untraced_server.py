@@ -11,7 +11,8 @@ from bench import QuickRun
 from prefixscope import equality
 from prefixscope.engine import Engine
 from prefixscope.investigation import Investigation
-from prefixscope.runs import Run, read_rows
+from prefixscope.run_files import read_rows
+from prefixscope.runs import Run
 from prefixscope.setting import Setting
 from prefixscope.target import Target
 

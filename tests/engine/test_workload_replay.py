@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,9 @@ def ideal_tokens() -> int:
 def test_endless_pool_hits_all_that_was_seen(warm: Replayer, example: Workload) -> None:
     """Without a drafter and with blocks as large as the trace's, an endless pool hits every block that came before."""
     geometry = Geometry.from_json({"groups": [{"kind": "full", "block_size": 512}]})
-    asked = ask(example.short_answers(), geometry, setting=ServerSetting(), intervals=(None,))
+    # One generated token an answer is quicker.
+    quick = replace(example, requests=tuple(replace(one, answer=None) for one in example.requests))
+    asked = ask(quick, geometry, setting=ServerSetting(), intervals=(None,))
     (row,) = asked.replay(replayer=warm)
     assert row.cached_tokens == ideal_tokens() > 1_000_000
     assert (row.prompt_tokens, row.evicted_blocks, row.warm) == (example.tokens, 0, example.follow_ups)
@@ -98,6 +101,15 @@ def test_the_best_interval_depends_on_the_pool(warm: Replayer, example: Workload
     assert any(isinstance(one["left_s"], float) and one["left_s"] > 0 for one in told)
     again = {(row.pool_blocks, row.interval): row for row in asked.replay(store=tmp_path / "rows.jsonl")}
     assert again == rows
+
+
+def test_a_pool_too_small_for_one_request_is_refused_in_words(warm: Replayer, example: Workload) -> None:
+    """The request is named with its length, the pool with its size, and what to do stands beside it."""
+    with pytest.raises(
+        ReplayError, match=r"pool of 10 blocks its scheduler never ends request 1 \([\d,]+ tokens\)"
+    ) as caught:
+        list(ask(example.first(2), pools=(10,)).replay(replayer=warm))
+    assert "--pool-blocks" in caught.value.remedy
 
 
 def test_in_flight_together_evicts_more(warm: Replayer, example: Workload) -> None:

@@ -428,13 +428,37 @@ def test_notebooks_copy_lists_the_copies_and_overwrites_nothing(
     assert "exists already" in capsys.readouterr().err
 
 
-def test_a_report_of_nothing_is_an_error_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """``report`` on a directory without a run says so."""
-    (tmp_path / "empty").mkdir()
-    for name in ("empty", "missing"):
-        assert cli.main(["report", name]) == 2
-        assert "is not a run directory" in capsys.readouterr().err
-    assert list(tmp_path.rglob("*")) == [tmp_path / "empty"]
+@pytest.mark.parametrize(
+    ("name", "what", "remedy"),
+    [
+        ("missing", "no such file or folder", "measure one: prefixscope run -o missing"),
+        ("an empty one", "the folder is empty", "measure one: prefixscope run -o 'an empty one'"),
+        (".", "runs are in it: mine", "prefixscope report mine"),
+        ("mine/trace", "as a folder of traces does", "prefixscope trace show mine/trace"),
+        ("page.html", "it is a file", "prefixscope report --verify page.html"),
+        ("other", "it holds other files", "the folder that prefixscope run wrote"),
+    ],
+)
+def test_a_report_of_nothing_is_an_error_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    name: str, what: str, remedy: str,
+) -> None:  # fmt: skip
+    """``report`` on what is no run says what it is instead, and a command that goes on from there."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("mine/raw", "mine/trace"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "mine" / "trace" / "trace-1.jsonl").write_text("{}")
+    for folder in ("an empty one", "other"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "other" / "a.txt").write_text("a")
+    (tmp_path / "page.html").write_text("<html>")
+    before = sorted(tmp_path.rglob("*"))
+    assert cli.main(["report", name]) == 2
+    shown = capsys.readouterr().err
+    assert what in shown
+    assert remedy in shown
+    assert "Next: prefixscope report RUN" not in shown
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_half_finished_run_has_a_report(

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from prefixscope import conclusions, resources
+from prefixscope import conclusions, material, resources
+from prefixscope.sections.hits import hit_lengths
 
 
 @pytest.fixture
@@ -131,3 +132,10 @@ def test_a_predicted_sweep_is_concluded_as_predicted(sample: Path) -> None:
     text = conclusions.sweep(sample).text
     assert text.startswith("Predicted by the release's own scheduler")
     assert "1,024 leaves the fewest tokens short" in text
+
+
+def test_new_endings_are_told_by_what_they_reuse(sample: Path) -> None:
+    """What most configurations share is said once; a configuration of its own is named."""
+    (told,) = [text for text in hit_lengths(material.gather(sample)).after if "ends differently" in text]
+    assert "reuses 6,016 with MTP + LoRA, interval 1,024 · gemma4-small; and MTP" in told
+    assert ", and 0 in every other configuration." in told

@@ -13,7 +13,7 @@ import pytest
 from prefixscope import conclusions, material, resources, sections, verdict
 from prefixscope.notes import for_issue, incident
 from prefixscope.notes.account import account
-from prefixscope.runs import read_rows
+from prefixscope.run_files import read_rows
 
 SAMPLE = "sample"
 Rows = list[tuple[str, dict[str, Any]]]

@@ -71,6 +71,15 @@ def test_null_is_not_zero(tmp_path: Path) -> None:
     assert "--enable-prompt-tokens-details" in verdict.of_run(tmp_path).sentence
 
 
+def test_a_missing_usage_is_no_flags_doing(tmp_path: Path) -> None:
+    """Where prompt tokens are missing too no flag of the engine is named: a gateway may have dropped the usage."""
+    nothing = {"prompt_tokens": None, "cached_tokens": None}
+    found = verdict.of_run(write_rows(tmp_path, send(1, **nothing), send(2, **nothing)))
+    assert found.code == "not reported"
+    assert "--enable" not in found.sentence
+    assert "ask the engine at its own address" in found.sentence
+
+
 def test_a_truncated_line_is_left_out_and_named(tmp_path: Path) -> None:
     """A line that an interrupted write cut off is left out and reported; the others are read."""
     write_rows(tmp_path, send(1), send(2), {"schema": 99, "kind": "send"}, tail='{"schema": 1, "kin')

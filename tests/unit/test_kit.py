@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ast
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from prefixscope import cli
 from prefixscope.kit import PACKAGE, kit_environment, kit_lines, write_kit
 
 
@@ -71,3 +75,29 @@ def test_lines_to_type(tmp_path: Path) -> None:
     serve, docker = kit_lines(tmp_path / "kit", tmp_path / "trace")
     assert serve.startswith(f"PYTHONPATH={tmp_path / 'kit'} ")
     assert f"{tmp_path / 'kit'}:/prefixscope:ro" in docker
+
+
+def test_lines_to_type_survive_a_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A shell reads each printed path as one word, whatever is in it."""
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["trace", "kit", "my kit", "--trace-dir", "my 'traces'"]) == 0
+    serve, docker, show = (line.strip() for line in capsys.readouterr().out.splitlines() if line.startswith("  "))
+    kit, traces = tmp_path / "my kit", tmp_path / "my 'traces'"
+    assert shlex.split(serve) == [f"PYTHONPATH={kit}", f"PREFIXSCOPE_TRACE_DIR={traces}", "vllm", "serve", "MODEL"]
+    assert {f"{kit}:/prefixscope:ro", f"{traces}:/trace"} <= set(shlex.split(docker))
+    assert shlex.split(show) == ["prefixscope", "trace", "show", "my 'traces'"]
+
+
+def test_the_folder_explains_itself(tmp_path: Path) -> None:
+    """Its README names both variables, the command that reads a trace, the releases, and what it does not hold; a
+    README of the folder's owner stays."""
+    text = (write_kit(tmp_path / "kit") / "README.txt").read_text()
+    for words in ("PYTHONPATH", "PREFIXSCOPE_TRACE_DIR", "prefixscope trace show", "0.28 to 0.33", "no token ids"):
+        assert words in text
+    (tmp_path / "kit" / "README.txt").write_text(text.replace("0.28", "0.1"))
+    write_kit(tmp_path / "kit")
+    assert (tmp_path / "kit" / "README.txt").read_text() == text
+    (tmp_path / "README.txt").write_text("mine")
+    assert (write_kit(tmp_path) / "README.txt").read_text() == "mine"

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 import pytest
+from data.make_pair import fixed, make_pair
 from data.make_run import make_run
 
 from prefixscope import cli, leaks, page, redact
@@ -69,6 +70,43 @@ def test_a_spelled_secret_stops_the_report(
     assert SECRET not in told
     assert spell(SECRET) not in told
     assert sorted(path.name for path in run.iterdir()) == before
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return make_pair(tmp_path_factory.mktemp("pair"), fixed)
+
+
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [
+        (["report", "{run}", "-o", "{file}"], "page.html"),
+        (["report", "{run}", "--incident", "-o", "{file}"], "note.md"),
+        (["report", "{run}", "--for-issue", "-o", "{file}"], "issue.md"),
+        (["compare", "{run}", "{other}", "-o", "{file}"], "compared.html"),
+        (["compare", "{run}", "{other}", "-o", "{file}"], "compared.md"),
+        (["export-test", "{run}", "-o", "{file}"], "test_resend.py"),
+        (["export-test", "{run}"], "standard output"),
+    ],
+)
+def test_every_file_to_pass_on_is_looked_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pair: tuple[Path, Path],
+    words: list[str], file: str,
+) -> None:  # fmt: skip
+    """Whatever is written to be passed on is refused where it holds a secret: nothing is left, the variable named."""
+    (tmp_path / "out").mkdir()
+    command = [word.format(run=pair[0], other=pair[1], file=tmp_path / "out" / file) for word in words]
+    assert cli.main(command) == 0
+    for written in (tmp_path / "out").iterdir():
+        written.unlink()
+    capsys.readouterr()
+    monkeypatch.setenv("ODD_TOKEN", "prefixscope")  # a word of ours that each of them holds
+    assert cli.main(command) in (1, 2)
+    shown = capsys.readouterr()
+    assert "would hold the value of ODD_TOKEN" in shown.err
+    assert "if it is no secret, unset that variable" in shown.err
+    assert shown.out == ""
+    assert not (tmp_path / "out" / file).exists()
 
 
 def test_embedded_files_are_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:

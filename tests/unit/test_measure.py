@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from stub import CHAT, METRICS, Reply, StubServer, error
 
 from prefixscope import baseline, frames, prompts, verdict
-from prefixscope.client import Client
 from prefixscope.errors import Exited, Rejected, TargetError, Unsupported
 from prefixscope.investigation import Investigation
-from prefixscope.measure import ALL_SENDS, REPEATS, Series, lengths_or_error
+from prefixscope.series import ALL_SENDS, REPEATS, Series, lengths_or_error
 from prefixscope.setting import Setting
 from prefixscope.target import Target
 
@@ -50,24 +48,6 @@ def alone(stub: StubServer) -> StubServer:
     """A stub without an adapter: half the requests."""
     stub.lora = None
     return stub
-
-
-@pytest.fixture
-def started(stub: StubServer, monkeypatch: pytest.MonkeyPatch) -> list[Setting]:
-    """Every server of ours is the stub; what was started, in order."""
-    found: list[Setting] = []
-
-    @contextmanager
-    def server(
-        self: Investigation, setting: Setting, stage: Any, *, keep: bool = False
-    ) -> Iterator[tuple[Client, str]]:
-        found.append(setting)
-        with Client(stub.url) as client:
-            yield client, f"s{len(found):02d}"
-
-    monkeypatch.setattr(Investigation, "server", server)
-    monkeypatch.setattr(Investigation, "start_ahead", lambda self, setting: None)
-    return found
 
 
 # --- a healthy server ----------------------------------------------------------------------------------------------

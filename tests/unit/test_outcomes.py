@@ -88,15 +88,9 @@ def test_the_totals_alone_decide_nothing() -> None:
     assert found.highest > 0.3
 
 
-def test_the_percentages_fit_24_items_and_no_fewer() -> None:
-    """83 % and 29 % are 20 and 7 of 24: with fewer items no count gives both."""
-    assert outcomes.totals_of(83, 29) == (20, 7, 24)
-    with pytest.raises(RunError, match="83 % and 29 %"):
-        outcomes.totals_of(83, 29, most=23)
-
-
 def test_the_picked_category_stands_among_six_and_may_fall_among_seven() -> None:
     """20 against 7 of 24 is p ≤ 0.0072 by itself; picked as the worst of seven or more it need not be news."""
+    # 24 items are the fewest of which 83 % and 29 % can both pass.
     found = outcomes.bounds(20, 7, 24)
     assert found.highest == pytest.approx(0.0072, abs=1e-4)
     assert 6 * found.highest < 0.05 < 7 * found.highest

@@ -13,7 +13,7 @@ import pytest
 import vl_convert
 from data.answers import GEMMA, NEW, OLD, PROBES, heat_cells, prediction
 
-from prefixscope import charts, cli, display, frames
+from prefixscope import charts, cli, display, engine, frames
 from prefixscope.errors import ReplayError
 from prefixscope.prediction import advise, changes, render_prediction, upgrade
 from prefixscope.replay import (
@@ -142,14 +142,25 @@ def test_odd_geometries_are_refused(content: str, tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.parametrize(
-    "words", [["--drafter", "0"], ["--drafter", "on"], ["--pool-blocks", "0"], ["--pool-blocks", "2G"]]
+    "words",
+    [
+        ["--drafter", "0"],
+        ["--drafter", "on"],
+        ["--pool-blocks", "0"],
+        ["--pool-blocks", "2G"],
+        ["--pool-blocks", "20XB"],
+        ["--pool-blocks", "1ZB,20000", "--workload", "example"],
+        ["--pool-blocks", "0GiB"],
+        ["--pool-blocks", "1.5"],
+        ["--pool-blocks", ""],
+    ],
 )
 def test_odd_numbers_are_refused_by_the_parser(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Options that take a number say which."""
     with pytest.raises(SystemExit) as ended:
         cli.main(["predict", "--geometry", "x.json", *words])
     assert ended.value.code == 2
-    assert words[1] in capsys.readouterr().err
+    assert words[1].partition(",")[0] in capsys.readouterr().err
 
 
 def test_intervals_are_those_that_a_geometry_takes() -> None:
@@ -175,6 +186,35 @@ def test_only_known_releases_are_chosen(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("PREFIXSCOPE_CACHE", str(tmp_path))
     with pytest.raises(ReplayError, match=r"0\.34\.0"):
         choose_releases(["0.29.0", "0.34.0"])
+
+
+def test_with_nothing_installed_the_usual_engine_is_advised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The release that the embedded engine has by default, the running server's where a trace tells, or those named."""
+    monkeypatch.setenv("PREFIXSCOPE_CACHE", str(tmp_path))
+    trace = Path(__file__).resolve().parents[1] / "data" / "trace-incident.jsonl"
+    newer = tmp_path / "trace-1.jsonl"
+    newer.write_text(trace.read_text().replace('"0.29.0"', '"0.31.0"'))
+    for words, release in (
+        (["--geometry", "gemma-4-12b"], engine.DEFAULT_VERSION),
+        (["--workload", "example"], engine.DEFAULT_VERSION),
+        (["--trace", str(newer)], "0.31.0"),
+        (["--geometry", "gemma-4-12b", "--vllm", "0.33.0"], "0.33.0"),
+    ):
+        assert cli.main(["predict", *words]) == 2
+        assert capsys.readouterr().err.splitlines()[-1] == f"Next: prefixscope engine install {release}"
+
+
+def test_releases_are_told_oldest_first() -> None:
+    """In whichever order they are named, and whatever their defaults are: 0.28's, dense, comes before 0.29's, 0."""
+    dense = [replace(one, release="0.28.0", resolved="dense") for one in OLD if one.interval is None]
+    survey = Survey(cells=[*NEW, *OLD, *dense], probes=PROBES)
+    made = prediction(survey=survey)
+    cases = made.cases()
+    assert cases["release"].drop_duplicates().tolist() == ["0.28.0", "0.29.0", "0.30.0"]
+    shown = [line.split()[0] for line in made.text().splitlines() if re.match(r"0\.\d\d\.0  ", line)]
+    assert shown == ["0.28.0", "0.29.0", "0.30.0"]
 
 
 # --- what is said of the cells -----------------------------------------------------------------------------------

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 from data.workload import RATES, ROWS, pressure, row
 
 from prefixscope import charts, cli, display, frames
-from prefixscope.replay import Pressure, PressureRow
+from prefixscope.errors import ReplayError
+from prefixscope.replay import Pressure, PressureRow, Replayer
 from prefixscope.sections import pressed
 from prefixscope.setting import Interval
 
@@ -153,7 +156,9 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[Pressure]:
         return ROWS
 
     monkeypatch.setattr(Pressure, "replay", replay_rows)
-    monkeypatch.setattr("prefixscope.replay.choose_releases", lambda wanted: (wanted or ["0.28.0", "0.29.0"], []))
+    monkeypatch.setattr(
+        "prefixscope.replay.choose_releases", lambda wanted, own="": (wanted or ["0.28.0", "0.29.0"], [])
+    )
     return seen
 
 
@@ -186,6 +191,44 @@ def test_command_takes_pools_intervals_and_releases(
     assert "under pressure" in text
     assert "unpressured" not in text
     assert "50,000 blocks" in text
+
+
+def test_a_page_with_a_secret_is_not_written(
+    replayed: list[Pressure], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A page of a prediction is passed on as a report is, and gets the same last look."""
+    monkeypatch.setenv("ODD_TOKEN", "gemma-4-12b")  # in the rows that the page embeds
+    assert cli.main(["predict", "--workload", "example", "-o", str(tmp_path / "page.html")]) == 1
+    assert "would hold the value of ODD_TOKEN" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+class _TooSmall:
+    """A release that refuses every pool as too small, in the words of its worker."""
+
+    release = "0.29.0"
+
+    def replay(self, *args: object, **options: object) -> object:
+        words = "with a pool of 10 blocks its scheduler never ends request 1 (900 tokens)"
+        asked: dict[str, Any] = {"setting": {}, "geometry": {"scheduler_block": 64}}
+        raise Replayer._refused(self, asked, {"about": "pool", "message": words})  # type: ignore[arg-type]
+
+
+def test_refused_everywhere_has_a_next_step(asked: Pressure) -> None:
+    """Where no setting could be replayed the error has what the first refusal advises."""
+    with pytest.raises(ReplayError) as caught:
+        list(asked.replay(replayer=_TooSmall()))  # type: ignore[arg-type]
+    assert "no setting could be replayed: vLLM 0.29.0 can't replay this" in caught.value.what
+    assert "too small for that one request" in caught.value.what
+    assert caught.value.remedy == "a larger pool: --pool-blocks N"
+
+
+def test_rows_in_any_order_are_told_oldest_release_first() -> None:
+    """Replays end in no particular order; the table begins with the oldest release and its smallest pool."""
+    rows = [replace(one, release=release) for release in ("0.33.0", "0.29.0") for one in reversed(ROWS)]
+    table = frames.pressed(rows)
+    assert table["release"].drop_duplicates().tolist() == ["0.29.0", "0.33.0"]
+    assert table["pool_blocks"].iloc[0] == 10_000
 
 
 def test_several_pools_need_a_workload(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

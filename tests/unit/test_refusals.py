@@ -61,6 +61,19 @@ def test_a_404_for_a_served_name_is_about_the_path(stub: StubServer) -> None:
     assert "--api" in found.remedy
 
 
+def test_a_404_is_told_apart_by_what_is_listed(stub: StubServer) -> None:
+    """A name that is not listed is not served, whatever the words; an unreadable list is told as that."""
+    stub.model = "other"
+    found = refused(stub, error(404, "The model `tiny` does not exist."))
+    assert found.lacks == "model"
+    assert "no model named 'tiny' is served: /v1/models lists other, tiny-lora" in found.cause
+    assert "--model NAME, with one of other, tiny-lora" in found.remedy
+    stub.always(MODELS, error(500, "boom"))
+    assert "can't be read" in refused(stub, error(404, "no such model")).cause
+    path = refused(stub, error(404, "Not Found"))
+    assert (path.lacks, "the path isn't there" in path.cause) == ("path", True)
+
+
 def test_413_tells_a_body_from_a_prompt(stub: StubServer) -> None:
     """A proxy that counts bytes is told with the bytes; an engine that counts tokens with its context."""
     body = refused(stub, Reply(413, PAGE.format("413 Request Entity Too Large", "nginx")))

@@ -18,7 +18,8 @@ import pytest
 
 from prefixscope import runs
 from prefixscope.errors import RunError
-from prefixscope.runs import OWNER_ENV, TOKEN_ENV, Run, copy_run, read_rows
+from prefixscope.run_files import TOKEN_ENV, read_rows
+from prefixscope.runs import OWNER_ENV, Run, copy_run
 
 RunFactory = Callable[..., Run]
 
@@ -133,7 +134,7 @@ def test_the_manifest_is_never_half_written(run_factory: RunFactory, monkeypatch
     """A write that fails leaves the old manifest whole and no temporary file, and says that there is no room."""
     run = run_factory()
     before = run.manifest
-    monkeypatch.setattr(runs.os, "fsync", full_disk)
+    monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(RunError, match="No space left"):
         run.fact("vllm version", "0.29.0", "/version")
     monkeypatch.undo()
@@ -249,9 +250,7 @@ def test_a_short_write_is_taken_back(run_factory: RunFactory, monkeypatch: pytes
     run = run_factory()
     real = os.write
     with pytest.raises(RunError, match="all earlier rows are safe"):
-        append_two(
-            run, lambda: monkeypatch.setattr(runs.os, "write", lambda fd, data: real(fd, data[: len(data) // 2]))
-        )
+        append_two(run, lambda: monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[: len(data) // 2])))
     monkeypatch.undo()
     assert (run.path / "raw" / "sweep.jsonl").read_bytes().count(b"\n") == 1
     assert [row["n"] for row in run.rows("sweep")] == [1]
@@ -262,7 +261,7 @@ def test_a_full_disk_names_the_way_on(run_factory: RunFactory, monkeypatch: pyte
     """ENOSPC is told in words, with the command that goes on; nothing is lost and the run can be resumed."""
     run = run_factory()
     with pytest.raises(RunError, match="No space left") as caught:
-        append_two(run, lambda: monkeypatch.setattr(runs.os, "write", full_disk))
+        append_two(run, lambda: monkeypatch.setattr(os, "write", full_disk))
     monkeypatch.undo()
     assert f"prefixscope run -o {run.path} --resume" in caught.value.remedy
     with run.stage("sweep") as stage:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 from stub import StubServer
 
 from prefixscope import baseline, frames, geometry, sweep
-from prefixscope.client import Client
 from prefixscope.errors import Exited, RunError
 from prefixscope.investigation import Investigation
 from prefixscope.setting import Setting, interval_label, parse_interval
@@ -63,23 +61,18 @@ def trace(monkeypatch: pytest.MonkeyPatch) -> FakeTrace:
 
 
 @pytest.fixture
-def started(stub: StubServer, monkeypatch: pytest.MonkeyPatch) -> list[Setting]:
+def started(started: list[Setting], monkeypatch: pytest.MonkeyPatch) -> list[Setting]:
     """Every server of ours is the stub, except for interval 512, whose server does not start."""
-    found: list[Setting] = []
+    plain = Investigation.server
 
-    @contextmanager
-    def server(
-        self: Investigation, setting: Setting, stage: Any, *, keep: bool = False
-    ) -> Iterator[tuple[Client, str]]:
-        found.append(setting)
+    def server(self: Investigation, setting: Setting, stage: Any, *, keep: bool = False) -> Any:
         if setting.interval == 512:
+            started.append(setting)
             raise Exited("the server ended with code 1", cause="out of memory")
-        with Client(stub.url) as client:
-            yield client, f"s{len(found):02d}"
+        return plain(self, setting, stage, keep=keep)
 
     monkeypatch.setattr(Investigation, "server", server)
-    monkeypatch.setattr(Investigation, "start_ahead", lambda self, setting: None)
-    return found
+    return started
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -52,7 +53,13 @@ class Asker:
 
     @property
     def spending(self) -> Spending:
-        return Spending(requests=self.asked, tokens=self.spent, most_requests=MAX_SENDS, most_tokens=self.most_tokens)
+        return Spending(
+            requests=self.asked,
+            tokens=self.spent,
+            estimated=any(not sent.prompt_tokens for sent in self.sends),
+            most_requests=MAX_SENDS,
+            most_tokens=self.most_tokens,
+        )
 
     def affords(self, requests: int, tokens: int) -> bool:
         """Whether so many more requests, of so many tokens together, stay within the cap."""
@@ -150,7 +157,9 @@ class Asker:
             first.what,
             status=first.status,
             cause=f"{first.cause}; nor does it take a prompt at {' or '.join(PATHS[api] for api in others)}",
-            remedy="give the address of the engine itself, without a path; --api NAME shows another API's own words",
+            remedy=f"give the address of the engine itself, without a path: prefixscope check http://host:8000 --model "
+            f"{shlex.quote(self.model)}; --api NAME shows another API's own words",
+            lacks="path",
         )
 
     def _extra(self) -> dict[str, Any]:
@@ -168,7 +177,7 @@ def fits_not(error: TargetError) -> bool:
 def _elsewhere(error: Rejected) -> bool:
     """Whether a refusal means that this API is not served, or not for this model, rather than that something failed."""
     if error.status in (404, 405, 501):
-        return not error.cause.startswith("no model named")
+        return error.lacks != "model"
     return error.status == 400 and "chat template" in error.what.lower()
 
 

@@ -93,10 +93,14 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spending:
-    """What the check cost, and what it could have cost at most: requests, and prompt tokens by the server's count."""
+    """What the check cost, and what it could have cost at most: requests, and prompt tokens by the server's count.
+
+    ``estimated`` says that it gave no count for some of them, whose length is estimated.
+    """
 
     requests: int
     tokens: int
+    estimated: bool = False
     most_requests: int
     most_tokens: int
 

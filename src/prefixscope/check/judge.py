@@ -59,14 +59,9 @@ def _not_believed(e: Evidence) -> Outcome | None:
         return None
     fault = next(iter(preflight.matching(preflight.situation(e.facts), "a first send hits")), None)
     whole = doubtful.index == 1 and doubtful.cached_tokens == (doubtful.prompt_tokens or 0) - 1
-    return Outcome(
-        code="inconclusive",
-        cause="usage-not-believed",
-        sentence=f"{subject(e)} {doubtful.doubt}, so its usage can't be believed.",
-        because=fault.effect if fault and whole else "a gateway fills the field in, or shows another request's numbers",
-        remedy=fault.remedy if fault and whole else "ask the engine at its own address",
-        evidence=e,
-    )
+    if fault and whole:
+        return _unbelieved(e, doubtful.doubt, fault.effect, fault.remedy)
+    return _unbelieved(e, doubtful.doubt, "a gateway fills the field in, or shows another request's numbers")
 
 
 def _not_counted(e: Evidence) -> Outcome | None:
@@ -90,13 +85,17 @@ def _zeroed(e: Evidence) -> Outcome | None:
     found, second = totals(e), e.send(FIRST, 2)
     if found is None or second is None or found[0] or found[1] < (second.prompt_tokens or 0) * COLD_SHARE:
         return None
+    doubt = f"reports no cached tokens, but its own counters, which nothing else moved, show {found[1]:,}"
+    return _unbelieved(e, doubt, "a gateway in front of the engine fills the field in with zeros")
+
+
+def _unbelieved(e: Evidence, doubt: str, why: str, remedy: str = "ask the engine at its own address") -> Outcome:
     return Outcome(
         code="inconclusive",
         cause="usage-not-believed",
-        sentence=f"{subject(e)} reports no cached tokens, but its own counters, which nothing else moved, show "
-        f"{found[1]:,}, so its usage can't be believed.",
-        because="a gateway in front of the engine fills the field in with zeros",
-        remedy="ask the engine at its own address",
+        sentence=f"{subject(e)} {doubt}, so its usage can't be believed.",
+        because=why,
+        remedy=remedy,
         evidence=e,
     )
 
@@ -120,12 +119,22 @@ def _not_reported(e: Evidence) -> Outcome | None:
             remedy="ask each server at its own address",
             evidence=e,
         )
+    if second.prompt_tokens is None:
+        return Outcome(
+            code="not reported",
+            cause="no-usage",
+            sentence=f"{subject(e)} reports neither prompt tokens nor cached tokens, so reuse can't be read from its "
+            "answers." + by_counters(e),
+            because="its answers have no usage, or one without counts: a gateway may have dropped it",
+            remedy="ask the engine at its own address",
+            evidence=e,
+        )
     faults = preflight.matching(preflight.situation(e.facts), "cached tokens are null")
     engine = f.value(e.facts, f.ENGINE) or ("vLLM" if f.value(e.facts, f.VERSION) else "")
     remedy = DETAILS.get(engine, "ask the engine at its own address; vLLM needs --enable-prompt-tokens-details")
     return Outcome(
         code="not reported",
-        cause="usage-has-no-cached-tokens" if second.prompt_tokens else "no-usage",
+        cause="usage-has-no-cached-tokens",
         sentence=f"{subject(e)} does not report cached tokens, so reuse can't be read from its answers."
         + by_counters(e),
         because="; ".join(fault.sentence for fault in faults),

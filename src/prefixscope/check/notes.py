@@ -11,6 +11,11 @@ def by_counters(e: Evidence) -> str:
     found = counted_alone(e)
     if found is None:
         return ""
+    if found["alone"] is None:
+        return (
+            f" Its counters took {found['hits']:,} of {found['queries']:,} tokens from the cache around the second "
+            "send; whether all of them were ours can't be told."
+        )
     if not found["alone"]:
         return f" Its counters moved by {found['queries']:,} tokens around the second send: other requests ran too."
     reuse = f"{found['hits']:,} of {found['queries']:,}"

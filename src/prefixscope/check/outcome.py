@@ -14,6 +14,9 @@ from prefixscope.preflight.fact import to_json
 CODES = ("reuses", "short", "none", "cannot hit", "not reported", "inconclusive", "refused")
 """The verdicts on reuse, and ``refused`` for a check that a request which was refused or not answered has ended."""
 
+COUNTING = frozenset({"no-metrics", "no-counters", "metrics-disagree"})
+"""Findings on how far the counted hits can be checked."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
@@ -32,11 +35,17 @@ class Outcome:
     notes: tuple[Finding, ...] = ()
     evidence: Evidence
 
+    @property
+    def told(self) -> tuple[Finding, ...]:
+        """What the server's own words show to be wrong, then the notes; under a refusal nothing on how hits are
+        counted, for there are none."""
+        found = (*self.evidence.findings, *self.notes)
+        return tuple(one for one in found if self.code != "refused" or one.code not in COUNTING)
+
     def to_json(self) -> dict[str, Any]:
         """For scripts; every number that is not known is null."""
         e = self.evidence
         second, turn = e.send(FIRST, 2), e.send(TURN, 1)
-        found = [*e.findings, *self.notes]
         return {
             "verdict_code": self.code,
             "sentence": self.sentence,
@@ -54,12 +63,13 @@ class Outcome:
             "counters": counted_alone(e),
             "requests": e.spending.requests,
             "tokens": e.spending.tokens,
+            "tokens_estimated": e.spending.estimated,
             "most_requests": e.spending.most_requests,
             "most_tokens": e.spending.most_tokens,
             "seconds": round(sum(s.seconds for s in e.sends), 3),
             "sends": [sent.to_json() for sent in e.sends],
             "facts": to_json(e.facts),
-            "findings": [{"code": one.code, "detail": one.detail, "remedy": one.remedy} for one in found],
+            "findings": [{"code": one.code, "detail": one.detail, "remedy": one.remedy} for one in self.told],
         }
 
 
@@ -79,10 +89,11 @@ def ratio(sent: Sent) -> str:
 
 
 def counted_alone(e: Evidence) -> dict[str, Any] | None:
-    """What ``/metrics`` counted of the second send alone; null where another request moved it too, or none did."""
+    """What ``/metrics`` counted around the second send, and whether that was our send alone: null where usage does not
+    say how many tokens it had. None where the page was not read."""
     second = e.send(FIRST, 2)
     moved = e.counted
     if moved is None or moved.queries is None or moved.hits is None or second is None:
         return None
-    alone = second.prompt_tokens is not None and moved.queries == second.prompt_tokens
+    alone = None if second.prompt_tokens is None else moved.queries == second.prompt_tokens
     return {"queries": moved.queries, "hits": moved.hits, "alone": alone}

@@ -142,7 +142,16 @@ class Prober:
             "no tokenizer answers for this model: a short request first tells how long its tokens are "
             f"({price(1, tokens)})"
         )
-        self._ask(CALIBRATION, 1, self.asker.conversation(tokens))
+        try:
+            self._ask(CALIBRATION, 1, self.asker.conversation(tokens))
+        except Rejected as error:
+            if error.status != 413 or fits_not(error):
+                raise
+            remedy = (
+                "raise the limit of what stands before the engine (nginx: client_max_body_size), or ask the engine at "
+                f"its own address; a smaller --tokens does not help: this request had about {tokens:,} tokens"
+            )
+            raise Rejected(error.what, status=error.status, cause=error.cause, remedy=remedy) from None
         self.read.begin()
 
     def _first(self) -> tuple[Messages, Sent]:
@@ -176,7 +185,10 @@ class Prober:
 
     def _null(self, messages: Messages) -> None:
         # Some releases leave the field out where it would be 0: a third send may hit, and show that it is there.
-        if preflight.matching(preflight.situation(self.facts), "cached tokens are null"):
+        # Where the whole usage is missing it shows nothing.
+        if self.asker.sends[-1].prompt_tokens and preflight.matching(
+            preflight.situation(self.facts), "cached tokens are null"
+        ):
             self._again(messages, 3, "no cached tokens are reported, as this release also does for 0")
 
     def _missed(self, messages: Messages, cold: Sent, second: Sent, answer: str) -> None:

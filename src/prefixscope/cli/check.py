@@ -20,6 +20,8 @@ EXITS = {"reuses": DONE, "short": FAILED, "none": FAILED, "refused": USAGE}
 TOKENS = 6_400
 MOST = "16 requests and 100,000 prompt tokens (five times --tokens where that is more)"
 """As ``check.budget`` has them; to ask it would load the HTTP library for each command's help."""
+GATE = "0.95 of the prompt that is sent twice, or all of it but 192 tokens or three blocks where that is less"
+"""As ``check.evidence.allowance`` has it."""
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -30,7 +32,7 @@ def _check(options: argparse.Namespace) -> int:
         print(_shown(f"prefixscope: {line}"), file=sys.stderr, flush=True)
 
     try:
-        with Client(options.url, key_env=options.key_env) as client:
+        with Client(options.url, key_env=options.key_env, told=say) as client:
             found = check(
                 client,
                 model=options.model or "",
@@ -62,8 +64,9 @@ def _text(found: Outcome) -> str:
     cost = found.evidence.spending
     requests = f"{cost.requests} request{'' if cost.requests == 1 else 's'}"
     most = f"{cost.most_requests} and {cost.most_tokens:,}"
-    lines.append(f"  sent: {requests}, {cost.tokens:,} prompt tokens (never more than {most})")
-    for one in (*found.evidence.findings, *found.notes):
+    about = "about " if cost.estimated else ""
+    lines.append(f"  sent: {requests}, {about}{cost.tokens:,} prompt tokens (never more than {most})")
+    for one in found.told:
         lines.append(f"  {one.code}: {one.detail}; {one.remedy}")
     lines += ["", f"verdict: {found.code}"]
     return "\n".join(map(_shown, lines))
@@ -80,7 +83,7 @@ def _share(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share: give a number above 0 and up to 1, such as 0.95")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share: give a number above 0 and up to 1, such as 0.98")
     return value
 
 
@@ -116,9 +119,8 @@ def add(commands: Commands) -> None:
         "--min-reuse",
         type=_share,
         metavar="SHARE",
-        help="pass only where the second send and the second turn both take this share of their prompts from the "
-        "cache, such as 0.98 or 98%% (default: 0.95 of the prompt that is sent twice, or all but 192 tokens or three "
-        "blocks of it where that is less, for both)",
+        help="a share of your own, such as 0.98 or 98%%: the second send and the second turn must each take that share "
+        f"of their own prompt from the cache (default: both must take {GATE})",
     )
     command.add_argument(
         "--tokens", type=_tokens, default=TOKENS, metavar="N", help=f"prompt length, about (default: {TOKENS})"

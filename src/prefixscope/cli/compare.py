@@ -37,7 +37,7 @@ def _compare(options: argparse.Namespace) -> int:
                 else page.write(comparison.to_markdown(found), out)
             )
         except ReportError as error:
-            raise RunError(error.what, remedy="name a file in a writable folder: -o FILE") from error
+            raise RunError(error.what, cause=error.cause, remedy=error.remedy) from error
         print(f"wrote {written}", file=sys.stderr)
     if options.json:
         print(mask(json.dumps(comparison.to_json(found, comparison.sentence(found)), indent=2)))

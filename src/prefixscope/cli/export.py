@@ -6,21 +6,23 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prefixscope.cli.exits import DONE
+from prefixscope.cli.exits import DONE, file_to_write
 
 if TYPE_CHECKING:
     from prefixscope.cli.exits import Commands
 
 
 def _export(options: argparse.Namespace) -> int:
+    from prefixscope import leaks, page
     from prefixscope.replay.exported import to_test
     from prefixscope.replay.travel import load, worst_series
 
+    out = file_to_write(options.out) if options.out else None
     text = to_test(worst_series(load(Path(options.source).expanduser())))
-    if options.out:
-        Path(options.out).write_text(text, encoding="utf-8")
-        print(options.out)
+    if out is not None:
+        print(page.write(text, out))
     else:
+        leaks.refuse(text, "the test")
         print(text, end="")
     return DONE
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import shutil
 import sys
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prefixscope.cli import pressure
-from prefixscope.cli.exits import DONE
+from prefixscope.cli.exits import DONE, file_to_write
 from prefixscope.errors import ReplayError
 
 if TYPE_CHECKING:
@@ -32,11 +33,7 @@ def _predict(options: argparse.Namespace) -> int:
 
     _refuse_unused(options)
     if options.out:
-        place = Path(options.out)
-        if place.is_dir() or not place.absolute().parent.is_dir():
-            raise ReplayError(
-                f"-o {options.out}: no file can be written there", remedy="name a file in a folder that exists"
-            )
+        options.out = file_to_write(options.out)
     if options.workload:
         geometry, drafter, header = _workload_geometry(options)
         drafter = drafter if options.drafter is None else options.drafter or None
@@ -58,7 +55,7 @@ def _predict(options: argparse.Namespace) -> int:
         replay.geometries.read_config(options.config)  # a wrong file is refused before vLLM is imported
     if options.drafter is not None:
         drafter = options.drafter or None
-    found, missing = replay.choose_releases(wanted)
+    found, missing = replay.choose_releases(wanted, own=header.version if header is not None else "")
     if header is not None:
         if wanted is None and header.version not in found:
             found, missing = replay.choose_releases([*replay.RELEASES, header.version])
@@ -88,7 +85,7 @@ def _predict(options: argparse.Namespace) -> int:
     now = Now(release=here) if header is None else Now(release=header.version, interval=header.interval, known=True)
     prediction = Prediction(grid=grid, survey=answers, asked=asked, shares=shares, now=now, missing=tuple(missing))
     if options.out:
-        _say(f"wrote {render_prediction(prediction, Path(options.out))}")
+        _say(f"wrote {render_prediction(prediction, options.out)}")
     if options.json:
         print(json.dumps(prediction.to_json(), indent=2))
     else:
@@ -186,7 +183,9 @@ def _geometry(options: argparse.Namespace) -> tuple[Geometry, int | None, Header
             f"the geometry {path} can't be read: {reason}", remedy="give a JSON file with groups, or --trace FILE"
         ) from error
     if isinstance(value, dict) and "architectures" in value:
-        raise ReplayError(f"{path} is no geometry", cause="it holds a model's config", remedy=f"--config {path}")
+        raise ReplayError(
+            f"{path} is no geometry", cause="it holds a model's config", remedy=f"--config {shlex.quote(str(path))}"
+        )
     return Geometry.from_json(value), _draft_tokens(value), None
 
 
@@ -247,15 +246,12 @@ def _drafter(text: str) -> int:
 
 
 def _pools(text: str) -> str:
-    from prefixscope.replay import Geometry, parse_pools
+    from prefixscope.replay import check_pools
 
     try:
-        # Bytes are counted when the geometry is known; what is no number of blocks is refused before that.
-        blocks = [part for part in text.split(",") if not part.strip().upper().endswith("B")]
-        if blocks:
-            parse_pools(",".join(blocks), Geometry.from_json({"groups": [{"kind": "full", "block_size": 1}]}))
+        check_pools(text)
     except ReplayError as error:
-        raise argparse.ArgumentTypeError(error.what) from None
+        raise argparse.ArgumentTypeError(f"{error.what}; {error.remedy}") from None
     return text
 
 
@@ -294,7 +290,9 @@ def add(commands: Commands) -> None:
         metavar="I,I…",
         help="retention intervals in tokens, dense or default (default: those of the sweep, from 0 to dense)",
     )
-    predict.add_argument("--vllm", metavar="V,V…", help="releases (default: those of 0.28.0 to 0.33.0 installed here)")
+    predict.add_argument(
+        "--vllm", metavar="V,V…", help="releases, told oldest first (default: those of 0.28.0 to 0.33.0 installed here)"
+    )
     predict.add_argument(
         "--drafter", type=_drafter, metavar="K|off", help="draft tokens of speculative decoding (default: as served)"
     )

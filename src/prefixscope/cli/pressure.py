@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prefixscope.cli.exits import DONE
@@ -72,7 +71,7 @@ def pressed(
         "sentences": list(section.after),
     }
     if options.out:
-        print(f"wrote {render_pressed(section, found, Path(options.out))}", file=sys.stderr, flush=True)
+        print(f"wrote {render_pressed(section, found, options.out)}", file=sys.stderr, flush=True)
     if options.json:
         print(json.dumps(found, indent=2))
     else:
@@ -84,7 +83,7 @@ def _releases(options: argparse.Namespace, geometry: Geometry) -> list[str]:
     from prefixscope import replay
 
     wanted = [part.strip() for part in options.vllm.split(",")] if options.vllm else None
-    found, missing = replay.choose_releases(wanted)
+    found, missing = replay.choose_releases(wanted, own=geometry.release or "")
     if missing and wanted:
         print(f"left out, not installed here: vLLM {', '.join(missing)}", file=sys.stderr, flush=True)
     if wanted:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prefixscope.cli.exits import DONE, FAILED, USAGE, complain
+from prefixscope.cli.exits import DONE, FAILED, USAGE, complain, file_to_write
 from prefixscope.errors import ReportError, RunError
 
 if TYPE_CHECKING:
@@ -22,15 +23,17 @@ def _report(options: argparse.Namespace) -> int:
             raise RunError("--verify takes a report alone", remedy="prefixscope report --verify FILE")
         return _verify(Path(options.verify))
     if not options.run:
-        raise RunError("name a run directory, or a report to verify", remedy="prefixscope report RUN")
+        raise RunError(
+            "name a run directory, or a report to verify",
+            remedy="prefixscope report RUN, with the folder that prefixscope run wrote, or prefixscope report "
+            "--verify FILE",
+        )
     from prefixscope.report import render_report
 
     folder = Path(options.run)
-    if not (folder / "run.json").exists() and not (folder / "raw").is_dir():
-        raise RunError(
-            f"{folder} is not a run directory: it has neither run.json nor raw/", remedy="prefixscope report RUN"
-        )
-    out = Path(options.out) if options.out else None
+    if not _is_run(folder):
+        raise _no_run(folder)
+    out = file_to_write(options.out) if options.out else None
     if options.incident or options.for_issue or options.csv:
         return _note(folder, out, options)
     out = render_report(folder, out=out, include_text=options.include_text)
@@ -39,6 +42,33 @@ def _report(options: argparse.Namespace) -> int:
     if options.include_text:
         print("answers are in it; prompts are not: a run keeps their seed, length and digest, never their text")
     return DONE
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "run.json").exists() or (folder / "raw").is_dir()
+
+
+def _no_run(folder: Path) -> RunError:
+    """What a path that is no run directory is instead, and the command that goes on from there."""
+    here = shlex.quote(str(folder))
+    new = f"measure one: prefixscope run -o {here}"
+    if not folder.exists():
+        return RunError(f"{folder}: no such file or folder", remedy=f"check the path, or {new}")
+    if not folder.is_dir():
+        html = folder.suffix in (".html", ".htm")
+        remedy = f"of a report: prefixscope report --verify {here}" if html else "name the folder that a run wrote"
+        return RunError(f"{folder} is not a run directory: it is a file", remedy=remedy)
+    what = f"{folder} is not a run directory: it has neither run.json nor raw/"
+    if not any(folder.iterdir()):
+        return RunError(what, cause="the folder is empty: nothing was measured into it yet", remedy=new)
+    inside = sorted(one for one in folder.iterdir() if _is_run(one))
+    if inside:
+        cause = f"runs are in it: {', '.join(one.name for one in inside[:MOST_SHOWN])}"
+        return RunError(what, cause=cause, remedy=f"prefixscope report {shlex.quote(str(inside[-1]))}")
+    if any(folder.glob("*.jsonl")):
+        cause = "it holds .jsonl files, as a folder of traces does"
+        return RunError(what, cause=cause, remedy=f"prefixscope trace show {here}")
+    return RunError(what, cause="it holds other files", remedy="name the folder that prefixscope run wrote")
 
 
 def _note(folder: Path, out: Path | None, options: argparse.Namespace) -> int:

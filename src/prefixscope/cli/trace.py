@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import shutil
 import sys
 import time
@@ -25,6 +26,7 @@ def _trace_kit(options: argparse.Namespace) -> int:
     serve, docker = kit.kit_lines(folder, Path(options.trace_dir))
     print(f"The tracer kit is in {folder}. Start the server with it, on the host:\n  {serve}")
     print(f"or in a container:\n  {docker}")
+    print(f"then read what it wrote:\n  prefixscope trace show {shlex.quote(options.trace_dir)}")
     return DONE
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from prefixscope.comparison.facts import Fact
-from prefixscope.comparison.hits import SURE, Cell, Change
+from prefixscope.comparison.hits import Cell, Change
 from prefixscope.comparison.rates import Rate
 from prefixscope.comparison.retention import Interval
 from prefixscope.comparison.whole import Comparison, Pair
@@ -242,11 +242,6 @@ def doubts(found: Comparison) -> Table | None:
     """What makes a side less than certain."""
     rows = tuple((side.letter, doubt) for side in found.sides for doubt in side.doubts)
     return Table(caption="What makes a run less than certain.", columns=("run", "what"), rows=rows) if rows else None
-
-
-def untold(found: Comparison) -> int:
-    """Hit lengths of which nothing can be told."""
-    return sum(one.code not in SURE for pair in found.pairs for one in pair.hits)
 
 
 def _letters(found: Comparison) -> tuple[str, ...]:

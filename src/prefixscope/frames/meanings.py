@@ -17,7 +17,6 @@ class Meaning:
 
 
 _OLD = "the row is of a version that did not record it"
-_SILENT = "the server does not say"
 _FAILED = "the request failed, or the server does not say"
 _STAND = "nothing of the kind was measured"
 _NO_ANSWER = "no answer that counts had one"

@@ -10,6 +10,7 @@ import pandas as pd
 from prefixscope.frames.columns import BOOL, FLOAT, INT, TEXT, make_frame
 from prefixscope.frames.rows import Rows
 from prefixscope.replay import Cell, Probe
+from prefixscope.replay.releases import age
 from prefixscope.setting import interval_label
 
 _COLUMNS = {
@@ -53,18 +54,9 @@ def predicted(cells: Iterable[Cell]) -> pd.DataFrame:
         sizes = cell.kept_bytes
         rows.append(
             {
-                "release": cell.release,
-                "drafter_tokens": cell.drafter_tokens,
+                **cell.to_json(),
                 "interval": f"{label} (default)" if cell.interval is None else label,
                 "interval_order": math.inf if cell.resolved == "dense" else float(cell.resolved),
-                "default": cell.interval is None,
-                "pattern": cell.pattern,
-                "tokens": cell.tokens,
-                "send": cell.send,
-                "prompt_tokens": cell.prompt_tokens,
-                "reusable_tokens": cell.reusable_tokens,
-                "hit_tokens": cell.hit_tokens,
-                "short_tokens": cell.short_tokens,
                 "blocks": None if cell.kept_blocks is None else sum(cell.kept_blocks),
                 "bytes": None if sizes is None or None in sizes else sum(size or 0 for size in sizes),
             }
@@ -73,7 +65,8 @@ def predicted(cells: Iterable[Cell]) -> pd.DataFrame:
 
 
 def predicted_cases(frame: pd.DataFrame, weights: pd.DataFrame | None = None) -> pd.DataFrame:
-    """One row per release × drafter × interval × pattern × prompt length: sends 2 and 3 beside what is kept.
+    """One row per release × drafter × interval × pattern × prompt length, the oldest release first: sends 2 and 3
+    beside what is kept.
 
     The columns are those of ``frames.sweep`` where the meaning is the same: ``hit_2``, ``hit_3``, ``short_2`` (tokens;
     null where not asked), ``blocks``, ``bytes``. ``weight`` is how often this prompt comes; 1 without ``weights``
@@ -93,7 +86,8 @@ def predicted_cases(frame: pd.DataFrame, weights: pd.DataFrame | None = None) ->
     else:
         made = made.merge(weights, on=["pattern", "tokens"], how="left")
         made["weight"] = made["weight"].fillna(0.0).astype(float)
-    return made.sort_values(["interval_order", "tokens"], kind="stable").reset_index(drop=True)
+    made = made.sort_values(["interval_order", "tokens"], kind="stable")
+    return made.sort_values("release", key=lambda names: names.map(age), kind="stable").reset_index(drop=True)
 
 
 def predicted_versions(probes: Iterable[Probe]) -> pd.DataFrame:

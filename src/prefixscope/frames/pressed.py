@@ -9,6 +9,7 @@ import pandas as pd
 
 from prefixscope.frames.columns import BOOL, FLOAT, INT, TEXT, make_frame
 from prefixscope.replay import PressureRow
+from prefixscope.replay.releases import age
 from prefixscope.setting import interval_label
 
 TIE = 0.001
@@ -36,7 +37,7 @@ _COLUMNS = {
 
 
 def pressed(rows: Sequence[PressureRow], *, own_pool: int | None = None) -> pd.DataFrame:
-    """One row per release × pool × interval, in that order, the smallest pool first.
+    """One row per release × pool × interval, in that order, the oldest release and the smallest pool first.
 
     | column | unit | meaning of null |
     |---|---|---|
@@ -70,8 +71,8 @@ def pressed(rows: Sequence[PressureRow], *, own_pool: int | None = None) -> pd.D
         good = part[part["hit_rate"] >= part["hit_rate"].max() - TIE]
         table.loc[good["interval_order"].map(_density).idxmin(), "best"] = True
     table = table.assign(size=table["pool_blocks"].astype("float64").fillna(math.inf))
-    table = table.sort_values(["release", "size", "interval_order"], kind="stable").drop(columns="size")
-    return table.reset_index(drop=True)
+    table = table.sort_values(["size", "interval_order"], kind="stable").drop(columns="size")
+    return table.sort_values("release", key=lambda names: names.map(age), kind="stable").reset_index(drop=True)
 
 
 def _order(interval: object) -> float:

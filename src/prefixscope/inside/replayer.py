@@ -73,8 +73,9 @@ class Replay:
                 row(self._row(one))
             idle = 0 if done else idle + 1
             if idle > _STEPS_WITHOUT_PROGRESS + longest:
-                names = ", ".join(str(live.wanted["id"]) for live in self._live.values())
-                raise Refused("setting", f"the scheduler never comes to an end with {names}: is the pool too small?")
+                names = ", ".join(f"{one.wanted['id']} ({len(one.tokens):,} tokens)" for one in self._live.values())
+                blocks = int(self._scheduler.kv_cache_manager.kv_cache_config.num_blocks)
+                raise Refused("pool", f"with a pool of {blocks:,} blocks its scheduler never ends request {names}")
 
     def _add(self, wanted: Mapping[str, Any]) -> None:
         segments = [(str(name), int(length)) for name, length in wanted["segments"]]

@@ -16,6 +16,7 @@ from prefixscope.notes import upstream
 from prefixscope.notes.account import Account
 from prefixscope.notes.markdown import Markdown, table
 from prefixscope.quantities import count, number
+from prefixscope.sections.retention import SWEEP_COLUMNS
 from prefixscope.sections.section import mebibytes, milliseconds
 from prefixscope.setting import interval_label
 
@@ -171,19 +172,9 @@ def intervals(told: Account) -> tuple[Markdown, str] | None:
         )
         for row in rows.head(MOST_ROWS).itertuples()
     ]
-    columns = (
-        "interval",
-        "prompt tokens",
-        "hit, send 2",
-        "hit, send 3",
-        "short at send 2",
-        "first token, send 2, ms",
-        "blocks kept",
-        "MiB kept",
-    )
     if not rows["measured"].any():
         note = f"Predicted by vLLM's own scheduler from the trace; the server was not restarted. {note}".strip()
-    return table(columns, made, numeric=columns), note
+    return table(SWEEP_COLUMNS, made, numeric=SWEEP_COLUMNS), note
 
 
 def rule(told: Account) -> str:

@@ -15,7 +15,7 @@ from prefixscope.charts.titles import listing, spans
 from prefixscope.prediction.advice import UNPRESSURED, Advice, advise, upgrade
 from prefixscope.prediction.changes import changes
 from prefixscope.quantities import count, number
-from prefixscope.replay import Cell, Geometry, Grid, Share, Survey, install_line
+from prefixscope.replay import Geometry, Grid, Share, Survey, install_line
 from prefixscope.setting import Interval
 
 OTHERS = {"new_ending": "new ending", "follow_up": "follow-up"}
@@ -113,7 +113,7 @@ class Prediction:
             "releases": [asdict(probe) for probe in self.survey.probes],
             "refused": {release: str(error) for release, error in self.survey.refused.items()},
             "not_installed": [{"release": name, "install": install_line([name])} for name in self.missing],
-            "rows": [_row(cell) for cell in self.survey.cells],
+            "rows": [cell.to_json() for cell in self.survey.cells],
         }
 
     def heading(self) -> str:
@@ -221,24 +221,6 @@ def lines(cases: pd.DataFrame) -> list[str]:
     longest = number(cases["tokens"].max())
     about = f"Tokens hit. New ending, follow-up: send 2 of {longest} tokens; blocks: kept after its first send."
     return [*made, about]
-
-
-def _row(cell: Cell) -> dict[str, Any]:
-    return {
-        "release": cell.release,
-        "drafter_tokens": cell.drafter_tokens,
-        "interval": cell.resolved,
-        "default": cell.interval is None,
-        "pattern": cell.pattern,
-        "tokens": cell.tokens,
-        "send": cell.send,
-        "prompt_tokens": cell.prompt_tokens,
-        "reusable_tokens": cell.reusable_tokens,
-        "hit_tokens": cell.hit_tokens,
-        "short_tokens": cell.short_tokens,
-        "kept_blocks": None if cell.kept_blocks is None else list(cell.kept_blocks),
-        "kept_bytes": None if cell.kept_bytes is None else list(cell.kept_bytes),
-    }
 
 
 def _records(totals: pd.DataFrame) -> list[dict[str, Any]]:

@@ -64,7 +64,8 @@ def _not_served(url: str, models: Sequence[ServedModel], wanted: str) -> Rejecte
         f"{url} serves no model named {wanted!r}",
         status=404,
         cause="the name must be one of the served ones, to the letter",
-        remedy=f"use one of: {', '.join(model.name for model in models) or '(none listed)'}",
+        remedy=f"choose one with --model: {', '.join(model.name for model in models) or '(none listed)'}",
+        lacks="model",
     )
 
 

@@ -1,20 +1,13 @@
 """What a server would hit, from the engine's own scheduler: no GPU, no weights, no server."""
 
 from prefixscope.replay import geometries
-from prefixscope.replay.case import (
-    Case,
-    Geometry,
-    Group,
-    Outcome,
-    Predicted,
-    Request,
-    ServerSetting,
-    repeats,
-    total_tokens,
-)
+from prefixscope.replay.case import Case, Request, ServerSetting, repeats, total_tokens
+from prefixscope.replay.geometry import Geometry, Group
 from prefixscope.replay.grid import PATTERNS, Cell, Grid, ask, default_intervals, heat_grid
 from prefixscope.replay.matrix import Probe
-from prefixscope.replay.pressure import WARM_SHARE, Pressure, PressureRow, default_pools, parse_pools
+from prefixscope.replay.outcome import Outcome, Predicted
+from prefixscope.replay.pools import check_pools, default_pools, parse_pools
+from prefixscope.replay.pressure import WARM_SHARE, Pressure, PressureRow
 from prefixscope.replay.prompts import Share, parse_tokens, read_prompts, thinned
 from prefixscope.replay.releases import RELEASES, choose_releases, install_line
 from prefixscope.replay.survey import Survey, survey
@@ -43,6 +36,7 @@ __all__ = [
     "Survey",
     "Workload",
     "ask",
+    "check_pools",
     "choose_releases",
     "default_intervals",
     "default_pools",

@@ -12,11 +12,11 @@ import jinja2
 from prefixscope.errors import ReplayError
 from prefixscope.provenance import package_version
 from prefixscope.quantities import number
-from prefixscope.replay.case import Case, Group
+from prefixscope.replay.case import Case
+from prefixscope.replay.geometry import Group
 
 _SPECS = {"full": "FullAttentionSpec", "sliding": "SlidingWindowSpec", "mamba": "MambaSpec"}
 _MOST = {"block_size", "num_kv_heads", "head_size", "head_size_v", "sliding_window", "page_size_padded"}
-_POOL_PER_TOKEN = 4  # room that nothing is evicted from: three sends of one prompt
 
 
 def to_test(case: Case) -> str:

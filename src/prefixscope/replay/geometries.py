@@ -8,13 +8,14 @@ config that all of them were made from, so that any release can make them again.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from prefixscope.errors import ReplayError
-from prefixscope.replay.case import Geometry
+from prefixscope.replay.geometry import Geometry
 from prefixscope.replay.worker import Replayer
 from prefixscope.resources import data_path
 
@@ -123,7 +124,9 @@ def load(name: str | Path, *, release: str = "0.29.0", drafter: bool = True) -> 
         raise ReplayError(
             f"{text} is no geometry",
             cause=f"it holds {has}",
-            remedy=f"--config {text}" if "architectures" in value else "give a JSON file with groups, or --trace FILE",
+            remedy=f"--config {shlex.quote(text)}"
+            if "architectures" in value
+            else "give a JSON file with groups, or --trace FILE",
         )
     return Geometry.from_json(value).on(release, drafter=drafter)
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
-from prefixscope.replay.case import Geometry, Outcome, Predicted, Request, Segment, ServerSetting
+from prefixscope.replay.case import Request, Segment, ServerSetting
+from prefixscope.replay.geometry import Geometry
+from prefixscope.replay.outcome import Outcome, Predicted
 from prefixscope.replay.worker import Replayer
 from prefixscope.setting import Interval
 
@@ -49,6 +52,24 @@ class Cell:
     def short_tokens(self) -> int:
         """Tokens short of full: what was reusable and was not reused."""
         return self.reusable_tokens - self.hit_tokens
+
+    def to_json(self) -> dict[str, Any]:
+        """``interval`` is the resolved one; ``default`` says that it is the release's own."""
+        return {
+            "release": self.release,
+            "drafter_tokens": self.drafter_tokens,
+            "interval": self.resolved,
+            "default": self.interval is None,
+            "pattern": self.pattern,
+            "tokens": self.tokens,
+            "send": self.send,
+            "prompt_tokens": self.prompt_tokens,
+            "reusable_tokens": self.reusable_tokens,
+            "hit_tokens": self.hit_tokens,
+            "short_tokens": self.short_tokens,
+            "kept_blocks": None if self.kept_blocks is None else list(self.kept_blocks),
+            "kept_bytes": None if self.kept_bytes is None else list(self.kept_bytes),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

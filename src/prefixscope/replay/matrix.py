@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from prefixscope.replay.case import Geometry, ServerSetting, repeats
+from prefixscope.replay.case import ServerSetting, repeats
+from prefixscope.replay.geometry import Geometry
 from prefixscope.replay.grid import takes_intervals
 from prefixscope.replay.worker import Replayer
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from prefixscope.replay.case import Case, Geometry, Request, Segment, ServerSetting
+from prefixscope.replay.case import Case, Request, Segment, ServerSetting
+from prefixscope.replay.geometry import Geometry
 from prefixscope.trace import Header, Trace
 
 Row = Mapping[str, Any]

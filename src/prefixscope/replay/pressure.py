@@ -9,19 +9,18 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
-import queue
-import re
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from prefixscope.errors import ReplayError
-from prefixscope.replay.case import Geometry, Outcome, ServerSetting
-from prefixscope.replay.worker import Replayer, open_release
+from prefixscope.replay.case import ServerSetting
+from prefixscope.replay.crew import Crew
+from prefixscope.replay.geometry import Geometry
+from prefixscope.replay.outcome import Outcome
+from prefixscope.replay.worker import Replayer
 from prefixscope.replay.workload import Workload
 from prefixscope.setting import Interval, digest, interval_label
 
@@ -29,9 +28,7 @@ WARM_SHARE = 0.5
 """A follow-up is warm where its hit covers at least this share of the earlier turn that it repeats."""
 
 _TOKENS_PER_S = 1_000_000.0
-_WORTH_A_WORKER_S = 15.0  # importing vLLM takes half of that
 _STORE_VERSION = 1
-MOST_BLOCKS = 20_000_000  # 10 GB of vLLM's block objects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +38,7 @@ class PressureRow:
     ``interval`` is the one asked for, ``resolved`` what the release made of it. ``pool_blocks`` None is a pool that
     never evicts; ``blocks`` its size. ``retained_blocks`` are cached at the end, ``evicted_blocks`` lost their content
     on the way. ``warm`` of ``follow_ups`` still hit their earlier turn. Where the release refuses the setting,
-    ``refused`` says why and every number is None.
+    ``refused`` says why, ``remedy`` what to do, and every number is None.
     """
 
     release: str
@@ -58,6 +55,7 @@ class PressureRow:
     follow_ups: int | None = None
     warm: int | None = None
     refused: str = ""
+    remedy: str = ""
 
     @property
     def hit_rate(self) -> float | None:
@@ -121,178 +119,34 @@ class Pressure:
         known = _Store(store, self)
         rows = {cell: known.find(cell) for cell in cells}
         refused: list[PressureRow] = []
-        for row in filter(None, rows.values()):
-            yield row
+        yield from filter(None, rows.values())
         left = [cell for cell, row in rows.items() if row is None]
         if not left:
             return
         watch = _Watch(len(cells), len(left), len(self.workload.requests), progress)
-        for row in _Crew(self, left, workers, replayer).rows(watch):
-            if row.refused:
-                refused.append(row)
+        work_s = len(left) * self.workload.tokens / _TOKENS_PER_S
+        for told in Crew(left, self._replayed, work_s=work_s, workers=workers, warm=replayer).told():
+            if isinstance(told, int):
+                watch.requests(told)
+                continue
+            watch.row(told)
+            if told.refused:
+                refused.append(told)
             else:
-                known.add(row)
-            yield row
+                known.add(told)
+            yield told
         if len(refused) == len(cells):
-            raise ReplayError(f"no setting could be replayed: {refused[0].refused}")
+            raise ReplayError(f"no setting could be replayed: {refused[0].refused}", remedy=refused[0].remedy)
 
-
-def default_pools(workload: Workload, geometry: Geometry) -> tuple[int, ...]:
-    """Four pool sizes that show the effect, from a thirty-second to a quarter of what keeping everything would take.
-
-    The server's own pool takes the place of the nearest one, where the geometry knows it.
-    """
-    whole = sum(math.ceil(workload.distinct_tokens / group.block_size) for group in geometry.groups)
-    # What one request takes while it runs: a window of a group that has one, else its whole prompt.
-    longest = max(one.tokens for one in workload.requests)
-    least = sum(math.ceil(min(longest, (group.window or longest) * 4) / group.block_size) for group in geometry.groups)
-    pools = {max(_round(whole / part), _round(least * 1.1)) for part in (4, 8, 16, 32)}
-    own = geometry.pool_blocks
-    if own:
-        pools -= {min(pools, key=lambda pool: abs(math.log(pool / own)))}
-        pools.add(own)
-    return tuple(sorted(pools))
-
-
-def parse_pools(text: str, geometry: Geometry) -> tuple[int | None, ...]:
-    """``"20000,20GiB,endless"`` as blocks; None is a pool that never evicts.
-
-    Raises
-    ------
-    ReplayError
-        for anything else, and for bytes where the geometry does not say what a block takes.
-    """
-    return tuple(dict.fromkeys(_pool(part.strip(), geometry) for part in text.split(",")))
-
-
-def _bounded(text: str, blocks: int) -> int:
-    """vLLM makes an object of each block of a pool."""
-    if blocks > MOST_BLOCKS:
-        raise ReplayError(
-            f"the pool {text} has {blocks:,} blocks; a replay takes up to {MOST_BLOCKS:,}",
-            cause="each block of a pool is an object in memory",
-            remedy="give the pool of one server, or endless",
-        )
-    return blocks
-
-
-def _pool(text: str, geometry: Geometry) -> int | None:
-    if text == "endless":
-        return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]i?B|B)?", text, re.IGNORECASE)
-    if found is None or (not found[2] and "." in found[1]) or not float(found[1]):
-        raise ReplayError(
-            f"the pool {text!r} is no number of blocks", remedy="for example --pool-blocks 20000,20GiB,endless"
-        )
-    if not found[2]:
-        return _bounded(text, int(found[1]))
-    unit = found[2].upper()
-    size: float = float(found[1]) * float(1024 if "I" in unit else 1000) ** " KMGT".index(
-        unit.removesuffix("B")[:1] or " "
-    )
-    each = geometry.bytes_per_block
-    if not each:
-        raise ReplayError(
-            f"the pool {text} can't be counted in blocks: this geometry does not say how many bytes a block takes",
-            remedy="give a number of blocks: --pool-blocks 20000",
-        )
-    if size < each:
-        raise ReplayError(f"the pool {text} holds no block: one takes {each:,} bytes", remedy="give a larger pool")
-    return _bounded(text, int(size // each))
-
-
-def _round(value: float) -> int:
-    """Two digits, then zeros."""
-    unit: int = 10 ** max(0, int(math.log10(max(value, 1))) - 1)
-    return max(1, round(value / unit)) * unit
-
-
-class _Crew:
-    """Threads that take one cell after another, each with a replayer of its own."""
-
-    def __init__(
-        self, asked: Pressure, cells: Sequence[PressureRow], workers: int | None, warm: Replayer | None
-    ) -> None:
-        self._asked, self._cells, self._warm = asked, list(cells), warm
-        self._told: queue.Queue[PressureRow | int | BaseException] = queue.Queue()
-        self._stop, self._lock = threading.Event(), threading.Lock()
-        for release in dict.fromkeys(cell.release for cell in cells):
-            if warm is None or warm.release != release:
-                open_release(release).close()  # one that is not installed is refused before anything is started
-        work_s = len(cells) * asked.workload.tokens / _TOKENS_PER_S
-        most = max(1, min(len(os.sched_getaffinity(0)), int(work_s / _WORTH_A_WORKER_S)))
-        self._threads = [
-            threading.Thread(target=self._work, daemon=True, name=f"pressure {number}")
-            for number in range(1 if warm is not None else min(workers or most, len(cells)))
-        ]
-
-    def rows(self, watch: _Watch) -> Iterator[PressureRow]:
-        left = len(self._cells)
-        for thread in self._threads:
-            thread.start()
-        try:
-            while left:
-                told = self._told.get()
-                if isinstance(told, BaseException):
-                    raise told
-                if isinstance(told, int):
-                    watch.requests(told)
-                    continue
-                left -= 1
-                watch.row(told)
-                yield told
-        finally:
-            self._stop.set()
-            for thread in self._threads:
-                thread.join(timeout=10)
-
-    def _work(self) -> None:
-        replayer = self._warm
-        try:
-            while not self._stop.is_set():
-                with self._lock:
-                    if not self._cells:
-                        return
-                    # A worker goes on with its own release as long as there is work for it.
-                    mine = [cell for cell in self._cells if replayer is not None and cell.release == replayer.release]
-                    cell = mine[0] if mine else self._cells[0]
-                    self._cells.remove(cell)
-                if replayer is None or replayer.release != cell.release:
-                    if replayer is not None and replayer is not self._warm:
-                        replayer.close()
-                    replayer = open_release(cell.release)
-                self._told.put(self._row(replayer, cell))
-        except _Stopped:
-            return
-        except BaseException as error:
-            self._told.put(error)
-        finally:
-            if replayer is not None and replayer is not self._warm:
-                replayer.close()
-
-    def _row(self, replayer: Replayer, cell: PressureRow) -> PressureRow:
-        asked = self._asked
-        setting = replace(asked.setting, interval=cell.interval, pool_blocks=cell.pool_blocks)
+    def _replayed(self, replayer: Replayer, cell: PressureRow, progress: Callable[[int], None]) -> PressureRow:
+        setting = replace(self.setting, interval=cell.interval, pool_blocks=cell.pool_blocks)
         try:
             outcome = replayer.replay(
-                asked.geometry,
-                setting,
-                asked.workload.requests,
-                concurrency=asked.concurrency,
-                progress=self._progress,
+                self.geometry, setting, self.workload.requests, concurrency=self.concurrency, progress=progress
             )
         except ReplayError as error:
-            return replace(cell, refused=" ".join(part for part in (error.what, error.cause) if part))
-        return _counted(cell, outcome, asked.workload)
-
-    def _progress(self, requests: int) -> None:
-        if self._stop.is_set():
-            raise _Stopped
-        self._told.put(requests)
-
-
-class _Stopped(Exception):
-    """Nobody waits for the rows any more."""
+            return replace(cell, refused="; ".join(filter(None, (error.what, error.cause))), remedy=error.remedy)
+        return _counted(cell, outcome, self.workload)
 
 
 def _counted(cell: PressureRow, outcome: Outcome, workload: Workload) -> PressureRow:

@@ -12,8 +12,15 @@ RELEASES = ("0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0")
 """What is asked where nobody names a release."""
 
 
-def choose_releases(wanted: Sequence[str] | None) -> tuple[list[str], list[str]]:
+def age(name: str) -> tuple[tuple[int, int], str]:
+    """What releases are sorted by, oldest first, in every table."""
+    return versions.parse(name), name
+
+
+def choose_releases(wanted: Sequence[str] | None, *, own: str = "") -> tuple[list[str], list[str]]:
     """The installed ones of these releases, oldest first, and those that are not installed.
+
+    ``own`` is the running server's: where none is installed and nobody names any, it is the one to install.
 
     Raises
     ------
@@ -29,13 +36,13 @@ def choose_releases(wanted: Sequence[str] | None) -> tuple[list[str], list[str]]
                 remedy="choose a release from 0.28.0 to 0.33.0 with --vllm",
             )
     have = {one.version for one in engines.installed()}
-    names.sort(key=lambda name: (versions.parse(name), name))
+    names.sort(key=age)
     found, missing = [name for name in names if name in have], [name for name in names if name not in have]
     if not found:
         raise ReplayError(
             f"none of these vLLM releases is installed here: {', '.join(missing)}",
             cause="a prediction asks a release's own scheduler",
-            remedy=install_line(missing[:1] if wanted is None else missing),
+            remedy=install_line([own if own in RELEASES else engines.DEFAULT_VERSION] if wanted is None else missing),
         )
     return found, missing
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from prefixscope.errors import ReplayError
-from prefixscope.replay.case import Geometry
+from prefixscope.replay.geometry import Geometry
 from prefixscope.replay.grid import Cell, Grid, ask, heat_grid
 from prefixscope.replay.matrix import Probe, ask_probes
 from prefixscope.replay.worker import Replayer, open_release

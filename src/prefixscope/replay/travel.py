@@ -13,7 +13,7 @@ from typing import Any
 from prefixscope.errors import ReplayError, TraceError
 from prefixscope.replay.case import SCHEMA_VERSION, Case, check_schema
 from prefixscope.replay.measured import cases
-from prefixscope.runs import read_rows
+from prefixscope.run_files import read_rows
 from prefixscope.trace import read_trace
 
 NAME = "cases.json"

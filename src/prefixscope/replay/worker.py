@@ -19,7 +19,9 @@ from prefixscope import engine as engines
 from prefixscope.engine import Engine
 from prefixscope.errors import ReplayError
 from prefixscope.kit import PACKAGE, kit_environment, write_kit
-from prefixscope.replay.case import Case, Geometry, Outcome, Predicted, Request, ServerSetting
+from prefixscope.replay.case import Case, Request, ServerSetting
+from prefixscope.replay.geometry import Geometry
+from prefixscope.replay.outcome import Outcome, Predicted
 
 Progress = Callable[[int], None]
 """Takes how many more requests are done."""
@@ -280,6 +282,12 @@ class Replayer:
                 f"vLLM {self.release} refuses the retention interval {interval:,}",
                 cause=_one_line(message),
                 remedy="leave the interval out: no KV cache group of this geometry is thinned out by one",
+            )
+        if error["about"] == "pool":
+            return ReplayError(
+                f"vLLM {self.release} can't replay this: {_one_line(message)}",
+                cause="the pool is too small for that one request, whatever else is in it",
+                remedy="a larger pool: --pool-blocks N",
             )
         remedy = {
             "geometry": "take the geometry from a trace of this release, or choose another release with --vllm",

@@ -81,10 +81,6 @@ class Workload:
         name = f"the first {count:,} requests of {self.name}"
         return replace(self, name=name, requests=self.requests[:count], repeats=self.repeats[:count])
 
-    def short_answers(self) -> Workload:
-        """The same with one generated token an answer: quicker to replay without a drafter."""
-        return replace(self, requests=tuple(replace(one, answer=None) for one in self.requests))
-
 
 def read_workload(source: str | Path) -> Workload:
     """The workload in a file or folder; ``"example"`` is the stored excerpt of a public trace.

@@ -78,19 +78,17 @@ def _new_endings(table: pd.DataFrame) -> list[str]:
     if not len(rows):
         return []
     rows = rows[rows["tokens"] == rows["tokens"].max()]
-    parts = ", ".join(f"{number(row.cached_tokens)} {charts.with_configs([row.config])}" for row in rows.itertuples())
-    text = f"A prompt that keeps the first 95 % of {number(rows['tokens'].iloc[0])} tokens and ends differently reuses "
-    lost = bool((rows["cached_tokens"] == 0).any())
-    return [
-        text
-        + parts
-        + "."
-        + (
-            " Where it is 0, only exact repeats and later turns profit: no window was kept inside the prompt."
-            if lost
-            else ""
-        )
-    ]
+    by_hit = sorted(rows.groupby("cached_tokens")["config"], key=lambda part: len(part[1]))
+    parts = [f"{number(hit)} {charts.with_configs(list(names))}" for hit, names in by_hit]
+    if len(rows) > 1:
+        parts[-1] = f"{number(by_hit[-1][0])} in every {'other ' if len(by_hit) > 1 else ''}configuration"
+    text = (
+        f"A prompt that keeps the first 95 % of {number(rows['tokens'].iloc[0])} tokens and ends differently reuses "
+        f"{', and '.join(parts)}."
+    )
+    if (rows["cached_tokens"] == 0).any():
+        text += " Where it is 0, only exact repeats and later turns profit: no window was kept inside the prompt."
+    return [text]
 
 
 _SENDS = {

@@ -11,6 +11,18 @@ from prefixscope.material import Material
 from prefixscope.quantities import number
 from prefixscope.sections.section import Section, Table, empty, figures, mebibytes, milliseconds
 
+SWEEP_COLUMNS = (
+    "interval",
+    "prompt tokens",
+    "hit, send 2",
+    "hit, send 3",
+    "short at send 2",
+    "first token, send 2, ms",
+    "blocks kept",
+    "MiB kept",
+)
+"""Heads of a table with one row per interval and prompt length."""
+
 
 def sweep(material: Material) -> Section:
     title, section_id = "Retention sweep", "sweep"
@@ -36,17 +48,6 @@ def sweep(material: Material) -> Section:
         )
         for row in table.itertuples()
     )
-    columns = (
-        "interval",
-        "prompt tokens",
-        "hit, send 2",
-        "hit, send 3",
-        "short at send 2",
-        "first token, send 2, ms",
-        "blocks kept",
-        "MiB kept",
-        "note",
-    )
     alone = not table["measured"].any()
     return Section(
         id=section_id,
@@ -69,9 +70,9 @@ def sweep(material: Material) -> Section:
             Table(
                 caption="One row per interval and prompt length."
                 + (" Hits: measured / predicted by the release's own scheduler." if not alone else ""),
-                columns=columns,
+                columns=(*SWEEP_COLUMNS, "note"),
                 rows=rows,
-                numeric=frozenset(columns[1:-1]),
+                numeric=frozenset(SWEEP_COLUMNS[1:]),
                 bad=wrong,
             ),
         ),

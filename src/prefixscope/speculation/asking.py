@@ -13,19 +13,11 @@ from prefixscope.errors import Rejected, RunError
 from prefixscope.geometry import traced
 from prefixscope.headroom import headroom
 from prefixscope.investigation import Investigation
-from prefixscope.measure import (
-    PREFILL_TOKENS_PER_S,
-    QUIET,
-    REPEATS,
-    START_S,
-    Sender,
-    new_request_id,
-    new_salt,
-    settle,
-)
 from prefixscope.metrics import Drafting
 from prefixscope.prompts import Prompt
 from prefixscope.runs import Stage
+from prefixscope.sender import Sender, new_request_id, new_salt, settle
+from prefixscope.series import PREFILL_TOKENS_PER_S, QUIET, REPEATS, START_S
 from prefixscope.setting import digest
 from prefixscope.speculation.arms import Arm, Item
 from prefixscope.stream import stream
