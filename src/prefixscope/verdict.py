@@ -112,7 +112,7 @@ def judge(sent: pd.DataFrame, stored: pd.DataFrame, run: Mapping[str, Any]) -> V
     if code in ("none", "short"):
         fault = _known_fault(run, mine.iloc[-1], _third(table, mine.iloc[-1]))
         if fault is not None and bool(mine.iloc[-1]["as_served"]) and found.sentence is None:
-            found = _Help(sentence=f"{fault.sentence[:1].upper()}{fault.sentence[1:]}: {fault.remedy}.")
+            found = _Help(sentence=f"{_capital(fault.sentence)}: {fault.remedy}.")
         if fault is not None and fault.certain and fault.upgrade:
             upgrade = f"{fault.upgrade} ({', '.join(fault.refs)}; read {fault.checked})."
     return Verdict(
@@ -126,6 +126,11 @@ def judge(sent: pd.DataFrame, stored: pd.DataFrame, run: Mapping[str, Any]) -> V
         remedy_config=found.config,
         basis=_basis(sent, mine),
     )
+
+
+def _capital(text: str) -> str:
+    """The text as a sentence begins; vLLM is written small there too."""
+    return text if text.startswith("vLLM") else f"{text[:1].upper()}{text[1:]}"
 
 
 def main_config(second: pd.DataFrame) -> Any:

@@ -14,6 +14,7 @@ from data.make_run import make_run
 from prefixscope import charts, display, frames, trade
 from prefixscope.charts.titles import listing
 from prefixscope.material import Material, gather
+from prefixscope.sections.record import time_spent
 from prefixscope.speculation import Mix
 
 
@@ -113,6 +114,18 @@ def test_chart_draws(name: str, material: Material) -> None:
     assert len(drawn) >= marks, len(drawn)
     assert "NaN" not in svg
     assert "undefined" not in svg
+
+
+def test_every_stage_has_its_seconds_in_the_table_of_time() -> None:
+    """Speculation and equality, which time no part of their measuring, are there with the whole stage, in run order."""
+    run = gather(Path(__file__).parents[2] / "data" / "sample" / "run")
+    rows = time_spent(run).tables[0].rows
+    for stage in ("speculation", "equality"):
+        assert (stage, "measuring", "1", f"{run.run['stages'][stage]['seconds']:,.1f}") in rows
+    assert list(dict.fromkeys(row[0] for row in rows)) == [
+        "baseline", "trace", "speculation", "equality", "sweep", "crosscheck",
+    ]  # fmt: skip
+    assert ("baseline", "measuring") not in {row[:2] for row in rows}, "its parts are timed already"
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -195,6 +195,13 @@ def test_three_runs_are_held_against_the_first(tmp_path: Path) -> None:
     assert "| MTP | 6,446 | send 2 | 0 | 6,336 | 0 | B +6,336; C same |" in comparison.to_markdown(found)
 
 
+def test_each_sentence_of_a_comparison_stands_once(pair: tuple[Path, Path]) -> None:
+    """What differs in settings is said at the top alone; the table has no column without a heading or a word."""
+    text = comparison.to_markdown(compared(*pair))
+    assert text.count("Of what both runs tell of their settings") == 1
+    assert "| setting | A | B |\n| --- | --- | --- |\n| vLLM version | 0.29.0 | 0.30.0 |\n" in text
+
+
 # --- what must not be compared ---------------------------------------------------------------------------------------
 
 

@@ -341,7 +341,11 @@ def test_an_attached_server_without_a_trace_gets_the_known_fault(tmp_path: Path)
     assert "Which blocks were needed and which were there is not known" in told
     assert "vllm#53945" in section(told, "Upstream status")
     assert "merged 8 September 2026" in section(told, "Upstream status")
-    assert "start it with --prefix-cache-retention-interval N" in section(told, "Workaround and its cost")
+    assert "Start it with --prefix-cache-retention-interval N" in section(told, "Workaround and its cost")
+    assert "vLLM 0.29.0 with a drafter keeps one checkpoint" in section(told, "Cause")
+    assert told.count("keeps one checkpoint") == 1
+    assert "VLLM" not in told
+    assert "\nhttp://host:8000, vLLM 0.29.0.\n" in told
     short = section(told, "In short").strip().split("\n\n")[0]
     assert len(re.split(r"(?<=[.!?]) (?=[A-Z-])", short)) <= 4, short
     assert "How the server was started is not known" in told
@@ -415,6 +419,17 @@ def test_a_trace_alone_has_a_note(tmp_path: Path) -> None:
     short = section(told, "In short").strip().split("\n\n")[0]
     assert len(re.split(r"(?<=[.!?]) (?=[A-Z-])", short)) <= 4, short
     assert told.count("166–167 were never kept") == 1
+    assert "A trace from elsewhere, of 3 engines, vLLM 0.29.0." in told
+    assert "On which machine it was recorded is not known." in told
+    assert "Measured on" not in told
+
+
+def test_the_machine_of_an_attached_server_is_not_the_one_that_asked(tmp_path: Path) -> None:
+    """What is known of this machine is told as the place that asked, and a machine without a GPU in plain words."""
+    machine = {"cpus": 2, "gpu": "no GPU seen"}
+    told = attached(tmp_path / "run", row(send="cold", index=1, request_id="ps-0"), row(), environment=machine)
+    assert "Asked from a machine with 2 CPUs, no GPU seen; the server's own machine is not known." in told
+    assert "Measured on" not in told
 
 
 def test_errors_name_the_folder(tmp_path: Path) -> None:

@@ -127,7 +127,6 @@ def _settings(found: Comparison) -> Section:
         id="settings",
         title="What differs in settings",
         before=before,
-        findings=tuple((f"{pair.base.letter} and {pair.other.letter}", blame(pair)) for pair in found.pairs),
         tables=() if table is None else (table,),
         after=(f"The same on all: {same}.",) if same else (),
     )

@@ -41,10 +41,15 @@ def settings(found: Comparison) -> Table | None:
     )
     if not rows:
         return None
+    remarks = [_remark(one) for one in rows]
+    last = [(text,) if any(remarks) else () for text in remarks]
     return Table(
         caption="Settings that differ, or that not every run tells.",
-        columns=("setting", *_letters(found), ""),
-        rows=tuple((one.name, *(value or "unknown" for value in one.values), _remark(one)) for one in rows),
+        columns=("setting", *_letters(found), *(("remark",) if any(remarks) else ())),
+        rows=tuple(
+            (one.name, *(value or "unknown" for value in one.values), *more)
+            for one, more in zip(rows, last, strict=True)
+        ),
     )
 
 

@@ -24,7 +24,7 @@ def to_text(found: Comparison, width: int = 100) -> str:
     if table is None:
         lines.append("  none, of all that the runs tell")
     else:
-        lines += _aligned([["", *(side.letter for side in found.sides), ""], *map(list, table.rows)], width)
+        lines += _aligned([["", *table.columns[1:]], *map(list, table.rows)], width)
     for pair in found.pairs:
         lines += _results(pair, width)
     for pair in found.pairs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -36,10 +37,11 @@ def known(told: Account) -> dict[str, str]:
 def served(told: Account) -> list[str]:
     """What is served, how, and on what, in sentences."""
     fact, header = known(told), told.main.header if told.main is not None else None
-    what = fact.get(_MODELS) or label(told.material) or "A server"
-    release = f" by vLLM {told.version}" if told.version else ""
+    what = fact.get(_MODELS) or label(told.material) or "a server"
+    engine = f"vLLM {told.version}" if told.version else "an engine of unknown release"
     lora = f", with the LoRA adapter {fact['LoRA names']}" if fact.get("LoRA names") else ""
-    lines = [f"{what}{' served' if fact.get(_MODELS) else ','}{release or ' by an engine of unknown release'}{lora}."]
+    what = f"A{what[1:]}" if what.startswith("a ") else what
+    lines = [f"{what}{' served by' if fact.get(_MODELS) else ','} {engine}{lora}."]
     drafter = _drafter(told)
     if header is not None and header.spec_method:
         drafts = count(header.spec_tokens or 0, "token")
@@ -50,9 +52,21 @@ def served(told: Account) -> list[str]:
     cache = ", ".join(words.format(fact[name]) for name, words in _CACHE.items() if fact.get(name))
     if caching or cache:
         lines.append(f"{': '.join(part for part in (caching or 'KV cache', cache) if part)}.")
-    machine = ", ".join(words.format(fact[name]) for name, words in _MACHINE.items() if fact.get(name))
-    lines.append(f"Measured on {machine}." if machine else "On which machine it was measured was not recorded.")
-    return lines
+    return [*lines, _machine(told, fact)]
+
+
+def _machine(told: Account, fact: Mapping[str, str]) -> str:
+    """The machine that served, where this run started the server on it; else what asked or told from elsewhere."""
+    known = [(fact[name], words) for name, words in _MACHINE.items() if fact.get(name)]
+    known.sort(key=lambda one: one[0].startswith("no "))
+    machine = ", ".join(value if value.startswith("no ") else words.format(value) for value, words in known)
+    if told.material.brought:
+        return "On which machine it was recorded is not known."
+    if not machine:
+        return "On which machine it was measured was not recorded."
+    if (told.material.run.get("target") or {}).get("kind") == "attached":
+        return f"Asked from a machine with {machine}; the server's own machine is not known."
+    return f"Measured on {machine}."
 
 
 def _drafter(told: Account) -> str:

@@ -65,6 +65,7 @@ def values(told: Account) -> dict[str, Any]:
         "elsewhere": symptom.elsewhere(told),
         "effects": _some(symptom.new_ending(told), symptom.waiting(told), symptom.drafter_off(told)),
         "cause": _some(
+            remedy.known_fault(told)[0],
             cause.untraced(told),
             cause.how_found(told),
             cause.groups(told.main.header) if told.main is not None else "",

@@ -34,7 +34,18 @@ def sentence(told: Account) -> str:
 
 def unmeasured(told: Account) -> str:
     """What the cause's own remedy is, where none was measured."""
-    return "" if told.verdict.remedy_config else sentence(told)
+    if told.verdict.remedy_config:
+        return ""
+    _, what = known_fault(told)
+    return what or sentence(told)
+
+
+def known_fault(told: Account) -> tuple[str, str]:
+    """Why and what to do, as the table of known faults says of an untraced server; two empty texts of any other."""
+    if not told.faulty or told.diagnosis is not None or told.verdict.remedy_config:
+        return "", ""
+    why, colon, what = (told.verdict.remedy or "").rpartition(": ")
+    return (f"{why}.", f"{what[:1].upper()}{what[1:]}") if colon else ("", "")
 
 
 def price(told: Account) -> str:
@@ -205,14 +216,14 @@ def briefly(told: Account) -> list[str]:
     rows = _of_length(told)
     helped, later = _chosen(told, rows), upstream.fixed_in(topics(told), told.version)
     if helped is None:
-        made = [re.split(r"(?<=[.!?]) (?=[A-Z`])", sentence(told), maxsplit=1)[0]]
+        made = [re.split(r"(?<=[.!?]) (?=[A-Z`])", unmeasured(told) or sentence(told), maxsplit=1)[0]]
     else:
         base = rows.loc[(rows["interval_order"] <= 0) & (rows["blocks"] > 0), "blocks"]
         known = len(base) > 0 and not pd.isna(helped["blocks"])
         times = f", for {helped['blocks'] / base.min():.1f} times the cache blocks of that prompt" if known else ""
         flag = shlex.join([INTERVAL_FLAG, _value(float(helped["interval_order"]))])
         made = [f"With {flag} it reuses {number(helped['hit_2'])} of {number(helped['tokens'])}{times}."]
-    return [*made, *([f"vLLM {later} and later have a change against it."] if later else [])]
+    return [*made, *([f"vLLM {later} and later have a change against it."] if later and later not in made[0] else [])]
 
 
 def topics(told: Account) -> tuple[upstream.Row, ...]:
