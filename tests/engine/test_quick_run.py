@@ -102,7 +102,9 @@ def test_an_illegal_interval_is_refused_before_any_start(quick_run: QuickRun, tm
     """On a run that knows its scheduler block, interval 100 is refused at once, naming 64 and 128; no server starts."""
     run = Path(shutil.copytree(quick_run.path, tmp_path / "run"))
     before = len(Run(run).manifest["servers"])
-    done = prefixscope("run", "-o", str(run), "--resume", "--only", "sweep", "-p", "sweep.intervals=[0, 100]")
+    done = prefixscope(
+        "run", "--no-collect-env", "-o", str(run), "--resume", "--only", "sweep", "-p", "sweep.intervals=[0, 100]"
+    )
     assert done.returncode == 1
     assert "64 or 128" in done.stderr
     assert len(Run(run).manifest["servers"]) == before
@@ -119,7 +121,7 @@ def test_a_run_in_use_is_refused(quick_run: QuickRun) -> None:
 def test_a_killed_sweep_resumes(quick_run: QuickRun, engine: Engine, tmp_path: Path) -> None:
     """kill −9 of the runner in mid-sweep leaves no process and loses no row; --resume measures only what is missing."""
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "prefixscope.cli", "run", "-o", str(run), "--only", "sweep"]
+    command = [sys.executable, "-m", "prefixscope.cli", "run", "--no-collect-env", "-o", str(run), "--only", "sweep"]
     options = ["-p", "sweep.intervals=[1024, 'dense']", "-p", "sweep.lengths=[1200, 1600]"]
     runner = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 240
@@ -134,7 +136,7 @@ def test_a_killed_sweep_resumes(quick_run: QuickRun, engine: Engine, tmp_path: P
     assert not processes_of(run)
     before = (run / "raw" / "sweep.jsonl").read_text()
 
-    done = prefixscope("run", "-o", str(run), "--resume", "--only", "sweep")
+    done = prefixscope("run", "--no-collect-env", "-o", str(run), "--resume", "--only", "sweep")
     assert done.returncode in (0, 3), done.stderr[-2000:]
     after = (run / "raw" / "sweep.jsonl").read_text()
     assert after.startswith(before)

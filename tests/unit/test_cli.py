@@ -384,7 +384,7 @@ def test_follow_prints_as_the_server_writes_and_ends_with_ctrl_c(tmp_path: Path)
         [sys.executable, "-m", "prefixscope.cli", "trace", "show", str(tmp_path), "--follow"],
         stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )  # fmt: skip
-    too_long = threading.Timer(30, process.kill)
+    too_long = threading.Timer(120, process.kill)
     too_long.start()
     with process:
         assert process.stdout is not None

@@ -54,9 +54,9 @@ def run(tmp_path: Path) -> Path:
     return Path(shutil.copytree(resources.data_path(SAMPLE, "run"), tmp_path / "run"))
 
 
-def test_after_each_twentieth_row(run: Path, rows: Rows) -> None:
+def test_after_each_fortieth_row(run: Path, rows: Rows) -> None:
     """Whatever the row after which the run was killed, everything that can be said is said."""
-    for stop in range(0, len(rows), 20):
+    for stop in range(0, len(rows), 40):
         write(run, rows[:stop])
         assert told(run)
         if stop % 120 == 0:
