@@ -19,6 +19,7 @@ import fcntl
 import json
 import os
 import secrets
+import shlex
 import shutil
 import sys
 import time
@@ -75,7 +76,9 @@ class Run:
             raise RunError(
                 f"{path} is not empty",
                 cause="an earlier run is there" if (path / "run.json").exists() else "it holds other files",
-                remedy=f"prefixscope run -o {path} --resume, or another -o",
+                remedy=f"prefixscope run -o {shlex.quote(str(path))} --resume, or another -o"
+                if (path / "run.json").exists()
+                else "name another directory: -o DIR",
             )
         return path
 
@@ -241,7 +244,7 @@ class Stage:
             raise RunError(
                 f"the row could not be written to {self._rows.path}: {error.strerror}",
                 cause="the disk is full; all earlier rows are safe" if error.errno == errno.ENOSPC else "",
-                remedy=f"make room, then prefixscope run -o {self.run.path} --resume",
+                remedy=f"make room, then prefixscope run -o {shlex.quote(str(self.run.path))} --resume",
             ) from error
         self.written += 1
         return full

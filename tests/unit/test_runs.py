@@ -19,6 +19,7 @@ import pytest
 from prefixscope import runs
 from prefixscope.errors import RunError
 from prefixscope.run_files import TOKEN_ENV, read_rows
+from prefixscope.runner import Result
 from prefixscope.runs import OWNER_ENV, Run, copy_run
 
 RunFactory = Callable[..., Run]
@@ -76,6 +77,21 @@ def test_a_directory_with_files_is_not_taken(run_factory: RunFactory, tmp_path: 
     with pytest.raises(RunError, match="other files"):
         run_factory("mine")
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+
+
+def test_the_command_that_goes_on_can_be_pasted(tmp_path: Path) -> None:
+    """A folder's name with a space is quoted; where the folder holds no run there is nothing to go on with."""
+    place = tmp_path / "my run"
+    Run.create(place, target={}, parameters={})
+    with pytest.raises(RunError) as caught:
+        Run.free(place)
+    assert caught.value.remedy == f"prefixscope run -o '{place}' --resume, or another -o"
+    (place / "run.json").unlink()
+    with pytest.raises(RunError) as caught:
+        Run.free(place)
+    assert "--resume" not in caught.value.remedy
+    failed = Result(place, None, "no verdict", "", ("sweep",), 1.0)
+    assert f"prefixscope run -o '{place}' --resume" in failed.text()
 
 
 def test_a_file_is_no_run_directory(run_factory: RunFactory, tmp_path: Path) -> None:
