@@ -426,8 +426,9 @@ def _handler(stub: StubServer) -> type[BaseHTTPRequestHandler]:
                 return
             payload = reply.payload
             chunked = bool(reply.pace_s) and stub.chunked
-            self.send_response(reply.status)
+            self.send_response_only(reply.status)
             named = {
+                "Date": self.date_time_string(),
                 "Content-Type": "application/json",
                 **stub.headers,
                 **reply.headers,

@@ -121,7 +121,7 @@ class Investigation:
                 remedy="set target = 'embedded' (or a URL, or a serve command) in the parameters cell",
             )
         if self.target.kind == "attached":
-            with Client(self.target.url, key_env=self.target.key_env) as client:
+            with Client(self.target.url, key_env=self.target.key_env, told=stage.progress.say) as client:
                 self.note_target(client, None)
                 yield client, "attached"
             return

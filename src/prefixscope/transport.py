@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from email.utils import formatdate, parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -222,7 +223,15 @@ def _is_local(url: str) -> bool:
 
 
 def _retry_after(response: requests.Response, default: float) -> float:
+    """Seconds, as the header gives them or up to the day and time that it gives."""
+    told = response.headers.get("Retry-After", "")
     try:
-        return max(0.0, float(response.headers.get("Retry-After", default)))
+        return max(0.0, float(told))
     except ValueError:
+        pass
+    try:
+        # Both times are the server's own: its clock may differ from ours.
+        now = parsedate_to_datetime(response.headers.get("Date", formatdate(usegmt=True)))
+        return max(0.0, (parsedate_to_datetime(told) - now).total_seconds())
+    except (ValueError, TypeError):
         return default

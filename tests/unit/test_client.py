@@ -5,11 +5,13 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from stub import CHAT, HTML_PAGE, METRICS, MODELS, TOKENIZE, VERSION, Reply, StubServer, error
 
+from prefixscope import transport
 from prefixscope.client import Client, ServedModel
 from prefixscope.completion import Completion
 from prefixscope.errors import Rejected, TargetError, Unreachable, mask
@@ -281,6 +283,18 @@ def test_a_busy_server_is_asked_again_and_the_retries_are_counted(stub: StubServ
     assert found.retries == 2
     assert 0.4 <= time.monotonic() - started < 5
     assert found.seconds < 0.2
+
+
+def test_a_date_to_come_back_at_is_by_the_servers_clock(stub: StubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retry-After as a date is so long after the answer's own Date, whatever our clock says; the wait is announced."""
+    slept: list[float] = []
+    monkeypatch.setattr(transport.time, "sleep", slept.append)
+    busy = error(429, "busy", Retry_After="Wed, 21 Oct 2099 07:28:09 GMT")
+    stub.reply_once(CHAT, replace(busy, headers={**busy.headers, "Date": "Wed, 21 Oct 2099 07:28:00 GMT"}))
+    told: list[str] = []
+    assert chat(Client(stub.url, told=told.append)).retries == 1
+    assert slept == [9.0]
+    assert "asking again in 9 s" in told[0]
 
 
 @pytest.mark.parametrize("after", ["3600", "inf", "Wed, 21 Oct 2099 07:28:00 GMT", "-5", "nan", "0"])

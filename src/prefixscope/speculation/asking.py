@@ -78,7 +78,8 @@ class Work:
     def connected(self, arm: Arm) -> Iterator[tuple[Arm, Sender]]:
         """A warmed server of this arm, its headroom noted."""
         if arm.url and arm.url != self.investigation.target.url:
-            with Client(arm.url, key_env=self.investigation.target.key_env) as client:
+            key_env = self.investigation.target.key_env
+            with Client(arm.url, key_env=key_env, told=self.stage.progress.say) as client:
                 yield arm, self.sender(arm, client, f"attached {arm.name}")
             return
         with self.investigation.server(arm.setting, self.stage) as (client, server_id):
