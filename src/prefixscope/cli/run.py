@@ -49,8 +49,8 @@ stages, in the order they run (--only takes the name on the left), and what some
 """
 EXAMPLES = """\
 examples:
-  prefixscope run                                          a real vLLM on this machine's CPU, about 11 minutes
-  prefixscope run --quick -o first                         the same in about 4, into ./first
+  prefixscope run                                          a real vLLM on this machine's CPU, 5 to 10 minutes
+  prefixscope run --quick -o first                         the same in 2 to 4, into ./first
   prefixscope run --url http://localhost:8000              a running server: what needs a restart is left out
   prefixscope run --serve-cmd 'vllm serve MODEL --port {port} …'
   prefixscope run --serve-cmd 'docker run --rm --name ps …' --stop-cmd 'docker stop ps'
