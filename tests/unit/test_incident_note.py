@@ -99,7 +99,7 @@ def test_context(note: str, sample: Path) -> None:
     for text in ("gemma4-small served by vLLM 0.29.0.",
                  "Speculative decoding: mtp with the drafter gemma4-small/drafter, 3 tokens a draft.",
                  "Prefix caching is on: KV cache dtype auto, a pool of 8,192 blocks, a scheduler block of 64 tokens, "
-                 "retention interval 0.", "Measured on 2 CPUs, Linux x86_64.", "greedy decoding", "one-token answers",
+                 "retention interval 0.", "Measured on 2 CPUs, Linux x86_64, no GPU seen.", "greedy decoding", "one-token answers",
                  "each sent up to 3 times"):  # fmt: skip
         assert text in told, text
     sent = frames.sends(sample)
@@ -422,6 +422,12 @@ def test_a_trace_alone_has_a_note(tmp_path: Path) -> None:
     assert "A trace from elsewhere, of 3 engines, vLLM 0.29.0." in told
     assert "On which machine it was recorded is not known." in told
     assert "Measured on" not in told
+
+
+def test_times_of_a_machine_without_a_gpu_are_marked(note: str) -> None:
+    """A machine on which no GPU was seen has none: its times are those of a CPU, and the note says so twice."""
+    assert "medians on a CPU: compare them, don't quote them" in section(note, "Symptom")
+    assert "No GPU was recorded" in section(note, "Open, and not measured")
 
 
 def test_the_machine_of_an_attached_server_is_not_the_one_that_asked(tmp_path: Path) -> None:

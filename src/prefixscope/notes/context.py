@@ -14,6 +14,7 @@ from prefixscope.flags import Flags
 from prefixscope.material import BY_SERVER, facts, label, verdict_server
 from prefixscope.notes.account import Account
 from prefixscope.notes.markdown import Markdown, command_lines, table, without_variables
+from prefixscope.provenance import NO_GPU
 from prefixscope.quantities import count, number
 from prefixscope.sections.record import engines
 
@@ -87,7 +88,8 @@ def on_gpu(told: Account) -> bool | None:
     if (told.material.run.get("target") or {}).get("kind") == "attached":
         return None
     environment = redact.environment(told.material.run)
-    return any(name in environment for name in ("gpu", "gpus", "cuda")) if environment else None
+    seen = [environment[name] for name in ("gpu", "gpus", "cuda") if name in environment]
+    return any(value != NO_GPU for value in seen) if environment else None
 
 
 def configurations(told: Account) -> Markdown | None:
