@@ -27,7 +27,7 @@ def make_sample(run: Path, sample: Path = SAMPLE) -> None:
     manifest = (run / "run.json").read_text()
     names = {str(run): "RUN"}
     for name, pattern in FOLDERS.items():
-        names |= {folder: name for folder in re.findall(pattern, manifest)}
+        names |= dict.fromkeys(re.findall(pattern, manifest), name)
     shutil.rmtree(sample, ignore_errors=True)
     for source in [run / "run.json", *sorted(run.glob("raw/*.jsonl")), *sorted(run.glob("trace/*.jsonl"))]:
         text = source.read_text()
