@@ -99,8 +99,8 @@ def test_context(note: str, sample: Path) -> None:
     for text in ("gemma4-small served by vLLM 0.29.0.",
                  "Speculative decoding: mtp with the drafter gemma4-small/drafter, 3 tokens a draft.",
                  "Prefix caching is on: KV cache dtype auto, a pool of 8,192 blocks, a scheduler block of 64 tokens, "
-                 "retention interval 0.", "Measured on 2 CPUs, Linux x86_64, no GPU seen.", "greedy decoding", "one-token answers",
-                 "each sent up to 3 times"):  # fmt: skip
+                 "retention interval 0.", "Measured on 2 CPUs, Linux x86_64, no GPU seen.", "greedy decoding",
+                 "one-token answers", "each sent up to 3 times"):  # fmt: skip
         assert text in told, text
     sent = frames.sends(sample)
     assert f"{number(len(sent))} requests" in told
