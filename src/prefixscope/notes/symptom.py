@@ -32,6 +32,7 @@ def title(told: Account) -> str:
         "cannot hit": "the prompts sent were too short for a prefix-cache hit",
         "not reported": "cached tokens are not reported",
         "inconclusive": "no verdict on the prefix cache yet",
+        "not asked": "what was measured beside the prefix cache",
     }[found.code]
     helped = told.second(found.remedy_config) if found.remedy_config else None
     if helped is None or not len(helped):

@@ -10,7 +10,7 @@ import pandas as pd
 from prefixscope.frames import interval_totals
 from prefixscope.inside import versions
 from prefixscope.quantities import number
-from prefixscope.verdict import choose_interval
+from prefixscope.remedy import choose_interval
 
 UNPRESSURED = "unpressured"
 """The word that goes with every recommendation made without a workload."""
@@ -40,7 +40,7 @@ def advise(cases: pd.DataFrame, release: str, *, now_order: float | None = None)
     """The recommendation for one release of ``frames.predicted_cases``; None where it was not asked.
 
     ``now_order`` is the interval that the server has now, as ``interval_order``; the release's default where not given.
-    The rule is that of the measured sweep, ``verdict.choose_interval``.
+    The rule is that of the measured sweep, ``remedy.choose_interval``.
     """
     mine = cases[(cases["release"] == release) & (cases["weight"] > 0)]
     top = choose_interval(mine)

@@ -147,6 +147,6 @@ def _few(record: pd.DataFrame) -> tuple[str, ...]:
     if not len(rows) or fewest >= _ENOUGH or fewest == most:
         return ()
     return (
-        f"Behind a single shape stand {count(int(fewest), 'prompt')}, which leaves its interval wide; the one over all "
+        f"Behind a single shape: {count(int(fewest), 'prompt')}, which leaves its interval wide; the one over all "
         f"{count(int(most), 'prompt')} is the one to go by.",
     )
