@@ -11,6 +11,8 @@ import pytest
 
 from prefixscope import frames, material, resources, runner, sections, verdict
 from prefixscope.frames.rows import read_rows
+from prefixscope.notes import incident
+from prefixscope.notes.account import account
 from prefixscope.report import render_html
 from prefixscope.run_files import read_rows as rows_in
 from prefixscope.runner import Result
@@ -154,3 +156,13 @@ def test_a_run_goes_on_with_what_it_was_asked_for(sample: Path) -> None:
     del manifest["plan"]
     (run / "run.json").write_text(json.dumps(manifest))
     assert runner.going_on(run, ["sweep.lengths=[100]"]) == [], "an older run names no plan: all stages"
+
+
+def test_the_note_of_a_run_that_streamed_alone(sample: Path) -> None:
+    """Its title is what was found, the trade stands there once, and both servers' commands with what they lack."""
+    text = incident.note(account(only(sample, "speculation")), {})
+    assert text.startswith("# MTP generates ")
+    assert text.count("On balance MTP") == 1
+    assert "this run started none" not in text
+    assert "The server no MTP" in text
+    assert "# without --speculative-config" in text or "--speculative-config" in text.partition("where it differs")[2]
