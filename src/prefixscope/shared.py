@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 from prefixscope import frames, redact
 from prefixscope.errors import ReportError
 from prefixscope.geometry import BROUGHT
+from prefixscope.quantities import count
 from prefixscope.runs import SCHEMA_VERSION
 from prefixscope.trace.reader import SCHEMA as TRACE_SCHEMA
 from prefixscope.trace.reader import lines_of
@@ -137,9 +138,9 @@ def _share_trace(source: Path, to: Path, say: redact.Clean) -> Iterator[str]:
                     else:
                         rest.write(as_line(found))
             if unread:
-                yield f"trace, unreadable: {file.name}: {unread:,} lines are cut off or no events, and were left out"
+                yield f"trace, unreadable: {file.name}: left out: {count(unread, 'line')}, cut off or no event"
             if newer:
-                yield f"trace, newer_schema: {file.name}: {newer:,} lines of a newer schema left out; update"
+                yield f"trace, newer_schema: {file.name}: {count(newer, 'line')} of a newer schema left out; update"
         with (to / TRACE).open("w", encoding="utf-8") as out:
             out.writelines(headers)
             rest.seek(0)

@@ -90,17 +90,19 @@ def short_heat(frame: pd.DataFrame, *, block: int) -> Any:
         for cells, who in panels.items()
     }
     # Prompts of up to two blocks are always within two blocks of full: they tell nobody apart, but are counted.
-    worst, best = min(near, key=near.__getitem__), max(near, key=near.__getitem__)
+    best, *others = sorted(near, key=near.__getitem__, reverse=True)
     title = f"Within two blocks of full in {near[best]:.0%} of all cells on vLLM {best}"
-    title += f", in {near[worst]:.0%} on {worst}" if worst != best else ""
-    subtitle = "Each row is a retention interval in tokens, each column a prompt length one step further; unpressured."
+    title += "".join(f", in {near[name]:.0%} on {name}" for name in others)
+    under = "in a pool that evicts" if frame["evicted_blocks"].any() else "unpressured"
+    subtitle = f"Each row is a retention interval in tokens, each column a prompt length one step further; {under}."
     return faceted.properties(title=wrapped_title(title, subtitle))
 
 
-def interval_front(totals: pd.DataFrame, *, release: str, prompts: float) -> Any:
+def interval_front(totals: pd.DataFrame, *, release: str, prompts: float, pressure: str = "unpressured") -> Any:
     """Tokens short of full against blocks kept, both for the average prompt: a point per interval, the front as a line.
 
-    ``totals`` is ``frames.interval_totals``, ``prompts`` the sum of the weights behind it.
+    ``totals`` is ``frames.interval_totals`` with the recommended interval first, ``prompts`` the sum of the weights
+    behind it, ``pressure`` what is said of the pool.
     """
     rows = totals[totals["short"].notna() & totals["blocks"].notna()]
     if len(rows) < 2:
@@ -134,11 +136,11 @@ def interval_front(totals: pd.DataFrame, *, release: str, prompts: float) -> Any
         f"On vLLM {release} interval {best['interval']} leaves the fewest tokens short, "
         f"{number(round(mark[0]['short']))} of the average prompt, for {number(round(mark[0]['cost']))} blocks"
     )
-    if len(front) == 1:
+    if len(front.drop_duplicates(["short", "blocks"])) == 1:
         title = (
             f"On vLLM {release} nothing beats {best['interval']}: no interval leaves less short or keeps fewer blocks"
         )
-    subtitle = "The ring is the recommendation, unpressured; on the dashed line less short takes more blocks."
+    subtitle = f"The ring is the recommendation, {pressure}; on the dashed line less short takes more blocks."
     return narrowest(chart.properties(width=WIDTH, height=300, title=wrapped_title(title, subtitle)), 240)
 
 
@@ -183,11 +185,13 @@ def version_matrix(table: pd.DataFrame, *, block: int) -> Any:
         base.mark_text(fontWeight=600).encode(text="text:N", color=alt.Color("ink:N", scale=None)),
     )
     sparse = table[table["probe"] == "sparse"]
-    tokens = number(sparse["tokens"].max())
+    tokens, never = number(sparse["tokens"].max()), sparse.loc[sparse["hit_3"] == 0, "release"].tolist()
     missed = sparse.loc[sparse["hit_2"] < sparse["hit_3"], "release"].tolist()
     title = (
         f"At interval 0 the second send of {tokens} tokens falls behind the third on vLLM {spans(missed, releases)}"
         if missed
+        else f"At interval 0 no resend of {tokens} tokens hits on vLLM {spans(never, releases)}"
+        if never
         else f"At interval 0 the second send of {tokens} tokens hits what the third does on vLLM {listing(releases)}"
     )
     height = 30 * len({item["what"] for item in data})

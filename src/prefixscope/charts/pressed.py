@@ -110,7 +110,7 @@ def _short(pools: list[str]) -> list[str]:
 def _subtitle(workload: str) -> str:
     return (
         f"Replayed: {workload}. " if workload else ""
-    ) + "One line per pool, named with its best rate; the ring is where."
+    ) + "One line per pool, named with its best rate; the ring is at its interval."
 
 
 def _apart(ends: dict[str, float], top: float) -> dict[str, float]:

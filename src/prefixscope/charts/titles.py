@@ -32,7 +32,7 @@ def with_configs(names: Sequence[str]) -> str:
 
 
 def spans(names: Sequence[str], order: Sequence[str]) -> str:
-    """Neighbours in ``order`` as a span: ``64 to 1,024 and dense``."""
+    """Three neighbours in ``order`` or more as a span: ``64 to 1,024 and dense``, ``0, 512 and 1,024``."""
     runs: list[list[str]] = []
     for place, name in enumerate(order):
         if name not in names:
@@ -42,4 +42,5 @@ def spans(names: Sequence[str], order: Sequence[str]) -> str:
             runs[-1].append(name)
         else:
             runs.append([name])
-    return listing([f"{run[0]} to {run[-1]}" if len(run) > 2 else " and ".join(run) for run in runs])
+    told = [[f"{run[0]} to {run[-1]}"] if len(run) > 2 else run for run in runs]
+    return listing([name for run in told for name in run])

@@ -62,7 +62,8 @@ def _predict(options: argparse.Namespace) -> int:
         chosen = replay.default_intervals(given) if intervals is None and given is not None else intervals or ()
         if header.interval not in chosen:
             intervals = (*chosen, header.interval)  # the server's own
-    here = DEFAULT if DEFAULT in found and wanted is None else found[0]
+    # The first that was named, though tables tell the oldest first.
+    here = next((name for name in wanted or [DEFAULT] if name in found), found[0])
 
     def geometry_on(replayer: Replayer) -> Geometry:
         if given is not None:
@@ -291,7 +292,10 @@ def add(commands: Commands) -> None:
         help="retention intervals in tokens, dense or default (default: those of the sweep, from 0 to dense)",
     )
     predict.add_argument(
-        "--vllm", metavar="V,V…", help="releases, told oldest first (default: those of 0.28.0 to 0.33.0 installed here)"
+        "--vllm",
+        metavar="V,V…",
+        help="releases, told oldest first; the recommendation is for the first that is named, or for the trace's "
+        f"(default: those of 0.28.0 to 0.33.0 installed here, for {DEFAULT})",
     )
     predict.add_argument(
         "--drafter", type=_drafter, metavar="K|off", help="draft tokens of speculative decoding (default: as served)"

@@ -28,6 +28,7 @@ _COLUMNS = {
     "short_tokens": INT,
     "blocks": INT,
     "bytes": INT,
+    "evicted_blocks": INT,
 }
 
 
@@ -47,6 +48,7 @@ def predicted(cells: Iterable[Cell]) -> pd.DataFrame:
     | prompt_tokens, reusable_tokens, hit_tokens, short_tokens | Int64 | tokens |
     | blocks | Int64 | kept after the first send, all groups; null on later sends |
     | bytes | Int64 | the same; null where the geometry does not say |
+    | evicted_blocks | Int64 | lost their content to this send; 0 in a pool that never evicts |
     """
     rows: Rows = []
     for cell in cells:
@@ -68,19 +70,26 @@ def predicted_cases(frame: pd.DataFrame, weights: pd.DataFrame | None = None) ->
     """One row per release × drafter × interval × pattern × prompt length, the oldest release first: sends 2 and 3
     beside what is kept.
 
-    The columns are those of ``frames.sweep`` where the meaning is the same: ``hit_2``, ``hit_3``, ``short_2`` (tokens;
-    null where not asked), ``blocks``, ``bytes``. ``weight`` is how often this prompt comes; 1 without ``weights``
-    (``pattern``, ``tokens``, ``weight``; what is not in it has weight 0).
+    ``evicted`` are the blocks that lost their content to any send of the prompt, ``evicted_1`` to the first,
+    ``prompt_2`` the tokens of send 2, which a follow-up has more of. The other columns are those of ``frames.sweep``
+    where the meaning is the same: ``hit_2``, ``hit_3``, ``short_2`` (tokens; null where not asked), ``blocks``,
+    ``bytes``. ``weight`` is how often this prompt comes; 1 without ``weights`` (``pattern``, ``tokens``, ``weight``;
+    what is not in it has weight 0).
     """
     keys = ["release", "drafter_tokens", "interval", "interval_order", "default", "pattern", "tokens"]
-    first = frame[frame["send"] == 1][[*keys, "blocks", "bytes"]]
+    first = frame[frame["send"] == 1][[*keys, "blocks", "bytes", "evicted_blocks"]].rename(
+        columns={"evicted_blocks": "evicted_1"}
+    )
     sends = {n: frame[frame["send"] == n] for n in (2, 3)}
-    second = sends[2][[*keys, "hit_tokens", "short_tokens", "reusable_tokens"]].rename(
-        columns={"hit_tokens": "hit_2", "short_tokens": "short_2"}
+    second = sends[2][[*keys, "prompt_tokens", "hit_tokens", "short_tokens", "reusable_tokens"]].rename(
+        columns={"prompt_tokens": "prompt_2", "hit_tokens": "hit_2", "short_tokens": "short_2"}
     )
     third = sends[3][[*keys, "hit_tokens"]].rename(columns={"hit_tokens": "hit_3"})
     # A missing drafter is a value like any other here.
-    made = first.merge(second, on=keys, how="left").merge(third, on=keys, how="left")
+    evicted = frame.groupby(keys, dropna=False, sort=False)["evicted_blocks"].sum().rename("evicted").reset_index()
+    made = (
+        first.merge(second, on=keys, how="left").merge(third, on=keys, how="left").merge(evicted, on=keys, how="left")
+    )
     if weights is None:
         made["weight"] = 1.0
     else:

@@ -172,14 +172,15 @@ def sweep(frame: pd.DataFrame, stored: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def interval_totals(table: pd.DataFrame) -> pd.DataFrame:
+def interval_totals(table: pd.DataFrame, *, first: float | None = None) -> pd.DataFrame:
     """One row per retention interval of ``frames.sweep`` or of one release's ``frames.predicted_cases``, best first.
 
     Best is what leaves the fewest tokens short on the second sends of **all** prompts, then the cheapest in blocks,
-    then the coarsest finite one: a coarse interval may lift long prompts and leave short ones on the floor. Only
+    then the one whose ``interval_order`` is ``first`` (what is set already), then the coarsest finite one: a coarse
+    interval may lift long prompts and leave short ones on the floor. Only
     intervals that were asked for every prompt are in it. ``short``, ``blocks`` and ``bytes`` are sums over prompts,
     each as often as its ``weight`` says (once without); null where not known. ``front`` marks what no other interval
-    beats in tokens short without keeping more blocks.
+    beats in tokens short without keeping more blocks; of equal ones each.
     """
     known = table[table["hit_2"].notna()]
     weight = known.get("weight", 1)
@@ -196,11 +197,13 @@ def interval_totals(table: pd.DataFrame) -> pd.DataFrame:
     totals = totals[totals["lengths"] == totals["lengths"].max()].reset_index()
     totals["dense"] = totals["interval_order"] == math.inf
     totals["coarse"] = -totals["interval_order"]
-    totals = totals.sort_values(["short", "blocks", "dense", "coarse"], kind="stable").reset_index(drop=True)
-    # In this order whatever comes later is on the front only if it keeps less than all before it.
+    totals["other"] = totals["interval_order"] != first
+    totals = totals.sort_values(["short", "blocks", "other", "dense", "coarse"], kind="stable").reset_index(drop=True)
+    # In this order whatever comes later is on the front only if it keeps less than all before it, or is equal.
     least = totals["blocks"].astype(float).cummin().shift(fill_value=math.inf)
     totals["front"] = totals["blocks"].astype(float) < least
-    return totals.drop(columns=["dense", "coarse"])
+    totals["front"] |= totals.groupby(["short", "blocks"])["front"].transform("max")
+    return totals.drop(columns=["dense", "coarse", "other"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

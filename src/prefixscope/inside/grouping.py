@@ -29,6 +29,11 @@ from . import engine_api, engine_core, pretend, versions
 from .building import Refused, quiet
 from .specs import spec_fields
 
+_SHAPING = (
+    "num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "layer_types",
+    "sliding_window",
+)  # fmt: skip
+
 
 class Grouper:
     """The process that groups, started when it is first asked; it ends with the one that asks."""
@@ -69,7 +74,13 @@ def group(asked: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The geometry of a model; ``folder`` takes its config."""
     config = _engine_config(asked, folder)
     pretend.one_rank(config.parallel_config.tensor_parallel_size)
-    _build(config)
+    try:
+        _build(config)
+    except AttributeError as error:
+        # A part of the model that is None fails where it is read.
+        parts = vars(config.model_config.hf_config).items()
+        lacks = [name for name, value in parts if name.endswith("_config") and value is None]
+        raise Refused("model", _words(error) + (f"; it has no {' and no '.join(lacks)}" if lacks else "")) from error
     scheduler, worker = engine_core.kv_cache_configs(config)
     return _geometry(config, scheduler, worker)
 
@@ -156,8 +167,21 @@ def _geometry(config: Any, scheduler: Any, worker: Any) -> dict[str, Any]:
         "hash_block": int(hash_block),
         "pool_blocks": None,
         "release": str(vllm.__version__).split("+")[0],
-        "inferred": [f"as on an {pretend.DEVICE}: attention backends {', '.join(sorted(backends))}"],
+        "inferred": [
+            f"as on an {pretend.DEVICE}: attention backends {', '.join(sorted(backends))}",
+            *_defaults(config),
+        ],
     }
+
+
+def _defaults(config: Any) -> list[str]:
+    """The fields that shape a KV cache and that the config leaves to its class, with what the class says."""
+    given = json.loads((Path(config.model_config.model) / "config.json").read_text("utf-8"))
+    given = {**given, **(given.get("text_config") or {})}
+    known = vars(config.model_config.hf_text_config)
+    values = {name: known.get(name) for name in _SHAPING if given.get(name) is None}
+    told = [f"{name} {value:,}" if isinstance(value, int) else name for name, value in values.items() if value]
+    return [f"not in the config, as its class has it: {', '.join(told)}"] if told else []
 
 
 def _told(spec: Any) -> dict[str, Any]:
@@ -171,6 +195,14 @@ def _layers(config: Any) -> list[Any]:
 
     found = config.compilation_config.static_forward_context.values()
     return [layer for layer in found if isinstance(layer, AttentionLayerBase)]
+
+
+def _words(error: Exception) -> str:
+    """What went wrong, without the counts and links that a validator puts around it."""
+    if isinstance(error, Refused):
+        return str(error)
+    told = getattr(error, "errors", None)
+    return "; ".join(str(one["msg"]) for one in told()) if callable(told) else f"{type(error).__name__}: {error}"
 
 
 def main() -> None:
@@ -187,7 +219,7 @@ def main() -> None:
                 answer = group(json.loads(line), Path(folder))
             except Exception as error:  # whatever vLLM says of a config is an answer
                 traceback.print_exc()
-                answer = {"error": f"{type(error).__name__}: {error}"}
+                answer = {"error": _words(error).replace(f"{folder}/model", "this config").replace(f"{folder}/", "")}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 

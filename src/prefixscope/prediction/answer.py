@@ -12,10 +12,11 @@ import pandas as pd
 
 from prefixscope import frames
 from prefixscope.charts.titles import listing, spans
-from prefixscope.prediction.advice import UNPRESSURED, Advice, advise, upgrade
+from prefixscope.prediction.advice import UNPRESSURED, Advice, advise, evicts, ranked, upgrade
 from prefixscope.prediction.changes import changes
 from prefixscope.quantities import count, number
 from prefixscope.replay import Geometry, Grid, Share, Survey, install_line
+from prefixscope.replay.releases import age
 from prefixscope.setting import Interval
 
 OTHERS = {"new_ending": "new ending", "follow_up": "follow-up"}
@@ -70,7 +71,20 @@ class Prediction:
         """The recommendation for the server as it runs; for the oldest release where that one was not asked."""
         releases = cases["release"].drop_duplicates().tolist()
         release = self.now.release if self.now.release in releases else releases[0]
-        return advise(cases, release, now_order=self.now.order if release == self.now.release else None)
+        return advise(cases, release, now_order=self._order_on(release))
+
+    def totals(self, cases: pd.DataFrame, release: str) -> tuple[pd.DataFrame, float]:
+        """The intervals of one release, what is recommended first, and how many prompts are behind them."""
+        return ranked(cases, release, self._order_on(release))[:2]
+
+    def _order_on(self, release: str) -> float | None:
+        return self.now.order if release == self.now.release else None
+
+    def pressure(self, cases: pd.DataFrame) -> str:
+        """What is said of the pool beside every number."""
+        if not evicts(cases):
+            return UNPRESSURED
+        return f"in a pool of {number(self.grid.pool_blocks)} blocks that evicts"
 
     def found(self) -> list[tuple[str, str]]:
         """What changed between releases."""
@@ -84,6 +98,11 @@ class Prediction:
             found.append(
                 f"{count(len(self.shares), 'prompt length')} stand for {number(len(self.asked))}, by quantiles."
             )
+        releases = [cell.release for cell in self.survey.cells]
+        if releases and self.now.release not in releases:
+            found.append(
+                f"vLLM {self.now.release} was not asked: the recommendation is for vLLM {min(releases, key=age)}."
+            )
         for release, error in self.survey.refused.items():
             found.append(f"Left out: vLLM {release}. {error.what}.")
         if self.missing:
@@ -94,19 +113,16 @@ class Prediction:
 
     def to_json(self) -> dict[str, Any]:
         cases = self.cases()
-        advice = self.advice(cases)
-        totals = {
-            str(release): _records(frames.interval_totals(part[part["weight"] > 0]))
-            for release, part in cases.groupby("release", sort=False)
-        }
+        advice, pressure = self.advice(cases), self.pressure(cases)
+        totals = {name: _records(self.totals(cases, name)[0]) for name in cases["release"].drop_duplicates().tolist()}
         return {
-            "pressure": UNPRESSURED,
+            "pressure": pressure,
             "geometry": self.geometry.to_json(),
             "drafter_tokens": self.grid.drafters[0],
             "pool_blocks": self.grid.pool_blocks,
             "now": asdict(self.now),
             "prompts": [asdict(one) for one in self.shares],
-            "recommendation": None if advice is None else {"pressure": UNPRESSURED, **asdict(advice)},
+            "recommendation": None if advice is None else {"pressure": pressure, **_advised(advice)},
             "upgrade": "" if advice is None else upgrade(cases, advice),
             "intervals": totals,
             "changes": [{"about": about, "found": text} for about, text in self.found()],
@@ -131,8 +147,11 @@ class Prediction:
         if advice is not None:
             said += [" ".join(part for part in (advice.sentence, advice.why) if part), upgrade(cases, advice)]
         said += [f"{about}: {text}" for about, text in self.found()] + self.notes()
-        heading = f"Predicted by vLLM's own scheduler, {UNPRESSURED}: {self.heading()}."
-        blocks = [textwrap.fill(heading, width), "\n".join(lines(cases))]
+        heading = f"Predicted by vLLM's own scheduler, {self.pressure(cases)}: {self.heading()}."
+        blocks = [
+            textwrap.fill(heading, width),
+            "\n".join(lines(cases)) + "\n" + textwrap.fill(columns_about(cases), width),
+        ]
         return "\n\n".join([*blocks, *(textwrap.fill(part, width) for part in said if part)])
 
     def answer(self, cases: pd.DataFrame) -> str:
@@ -145,15 +164,16 @@ class Prediction:
         row = mine.sort_values("tokens").iloc[-1]
         who = "Your server now" if self.now.known else "A server as it is started without the flag"
         interval = str(row["interval"]).removesuffix(" (default)")
+        who = f"{who} (vLLM {self.now.release}, interval {interval})"
         third = "" if row["hit_3"] == row["hit_2"] else f" and its third {number(row['hit_3'])}"
+        hits = f"the second send of {number(row['tokens'])} tokens hits {number(row['hit_2'])}{third}"
+        if not row["hit_2"] and not row["hit_3"]:
+            hits = f"no resend of {number(row['tokens'])} tokens hits, neither the second send nor the third"
         share = ""
         if self.geometry.pool_blocks and not pd.isna(row["blocks"]):
             part = float(row["blocks"]) / self.geometry.pool_blocks
             share = f", {part:.1%} of its pool of {number(self.geometry.pool_blocks)}"
-        return (
-            f"{who} (vLLM {self.now.release}, interval {interval}): the second send of {number(row['tokens'])} tokens "
-            f"hits {number(row['hit_2'])}{third}; one prompt keeps {number(row['blocks'])} blocks{share}."
-        )
+        return f"{who}: {hits}; its first send keeps {number(row['blocks'])} blocks{share}."
 
 
 def describe(geometry: Geometry) -> str:
@@ -205,7 +225,7 @@ def table_rows(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 
 
 def lines(cases: pd.DataFrame) -> list[str]:
-    """`table_rows` in columns: numbers to the right, a release's name once, and what the columns are."""
+    """`table_rows` in columns: numbers to the right, and a release's name once."""
     head, rows = table_rows(cases)
     for place in range(len(rows) - 1, 0, -1):
         if rows[place][0] == rows[place - 1][0]:
@@ -218,9 +238,27 @@ def lines(cases: pd.DataFrame) -> list[str]:
         )
         for row in [head, *rows]
     ]
-    longest = number(cases["tokens"].max())
-    about = f"Tokens hit. New ending, follow-up: send 2 of {longest} tokens; blocks: kept after its first send."
-    return [*made, about]
+    return made
+
+
+def columns_about(cases: pd.DataFrame) -> str:
+    """What the columns of `table_rows` are. A follow-up's prompt is longer than the one it follows."""
+    tokens = cases["tokens"].max()
+    longest = cases[cases["tokens"] == tokens].drop_duplicates("pattern").set_index("pattern")["prompt_2"]
+    told = {
+        "new_ending": f"new ending: send 2 of {number(tokens)} tokens",
+        "follow_up": f"follow-up: its next turn, {number(longest.get('follow_up'))} tokens",
+    }
+    parts = [text for name, text in told.items() if name in longest]
+    parts.append("blocks: kept after its first send")
+    return f"Tokens hit. {'; '.join(parts)[:1].upper()}{'; '.join(parts)[1:]}."
+
+
+def _advised(advice: Advice) -> dict[str, Any]:
+    """A recommendation as JSON; its place in the order is no number where it is dense."""
+    found = asdict(advice)
+    del found["order"]
+    return found
 
 
 def _records(totals: pd.DataFrame) -> list[dict[str, Any]]:

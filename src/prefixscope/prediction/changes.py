@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from prefixscope.charts.titles import spans
-from prefixscope.quantities import number
+from prefixscope.quantities import count, number
 
 
 def changes(table: pd.DataFrame, *, drafter_group: bool) -> list[tuple[str, str]]:
@@ -28,14 +28,22 @@ def _checkpoint(table: pd.DataFrame) -> str:
         return ""
     order, tokens = rows["release"].tolist(), number(rows["tokens"].iloc[0])
     behind, level = rows[rows["hit_2"] < rows["hit_3"]], rows[rows["hit_2"] >= rows["hit_3"]]
+    never, level = level[level["hit_3"] == 0], level[level["hit_3"] > 0]
+    none = (
+        f"At interval 0 no resend of {tokens} tokens hits on {spans(never['release'].tolist(), order)}."
+        if len(never)
+        else ""
+    )
     if not len(behind):
-        hits = _by_value(rows, "hit_2", order)
-        return f"At interval 0 the second send of {tokens} tokens hits what the third does: {hits}."
+        hits = f"At interval 0 the second send of {tokens} tokens hits what the third does: "
+        level_too = f"{hits}{_by_value(level, 'hit_2', order)}." if len(level) else ""
+        return f"{none} {level_too}".strip()
     third = " and ".join(number(value) for value in behind["hit_3"].drop_duplicates())
     text = (
         f"At interval 0 the second send of {tokens} tokens hits {_by_value(behind, 'hit_2', order)}, "
         f"and only the third {third}"
     )
+    text = f"{none} {text}".strip()
     if not len(level):
         return f"{text}."
     last, before = behind.iloc[-1]["release"], behind.iloc[-1]["blocks"]
@@ -68,10 +76,11 @@ def _drop(table: pd.DataFrame, drafter_group: bool) -> str:
     order, total = rows["release"].tolist(), number(rows["groups"].iloc[0])
     who = "one is the drafter's own" if drafter_group else "none is marked as the drafter's own"
     text = (
-        f"Of {total} KV cache groups ({who}), {_by_value(rows, 'drop_groups', order)} give up a block for the drafter"
+        f"Groups that give up a block for the drafter, of {total} KV cache groups ({who}): "
+        f"{_by_value(rows, 'drop_groups', order)}"
     )
     for row in legacy.itertuples():
-        text += f"; with lookahead hashes off {number(row.drop_groups)} on {row.release} too"
+        text += f"; with lookahead hashes off {number(row.drop_groups)} on {row.release}"
     return f"{text}."
 
 
@@ -81,10 +90,11 @@ def _lookahead(table: pd.DataFrame) -> str:
         same = table[(table["release"] == row.release) & (table["probe"] == "sparse")]
         if len(same):
             mine = same.iloc[0]
+            ahead, drops = count(int(mine["lookahead_tokens"]), "token"), count(int(mine["drop_groups"]), "group")
             parts.append(
-                f"vLLM {row.release} hashes {number(mine['lookahead_tokens'])} token past each block's end, drops in "
-                f"{number(mine['drop_groups'])} groups and hits {number(mine['hit_2'])} of {number(row.tokens)} tokens "
-                f"on send 2; with lookahead hashes off {number(row.hit_2)}"
+                f"vLLM {row.release} hashes {ahead} past each block's end, drops in {drops} and hits "
+                f"{number(mine['hit_2'])} of {number(row.tokens)} tokens on send 2; with lookahead hashes off "
+                f"{number(row.hit_2)}"
             )
     return f"{'; '.join(parts)}." if parts else ""
 

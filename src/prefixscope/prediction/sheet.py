@@ -14,7 +14,7 @@ from prefixscope.charts.titles import spans
 from prefixscope.display import themed
 from prefixscope.glossary import used
 from prefixscope.prediction.advice import upgrade
-from prefixscope.prediction.answer import Prediction, describe, table_rows
+from prefixscope.prediction.answer import Prediction, columns_about, describe, table_rows
 from prefixscope.quantities import number
 from prefixscope.sections import Figure, Section, Table
 
@@ -49,6 +49,7 @@ def render_prediction(prediction: Prediction, target: Path) -> Path:
         notes=prediction.notes(),
         sections=made,
         downloads=[page.download("prediction.json", "every row and the geometry", rows)],
+        pressure=prediction.pressure(cases),
     )
     return page.write(text, target)
 
@@ -63,7 +64,7 @@ def _sections(prediction: Prediction, cases: pd.DataFrame) -> Sequence[Section]:
             before=("Intervals that come to the same share a row. Look for the rows whose second send is not short.",),
             tables=(
                 Table(
-                    caption="Tokens hit. New ending, follow-up turn and blocks are those of the longest prompt.",
+                    caption=columns_about(cases),
                     columns=tuple(_unique(head)),
                     rows=tuple(tuple(row) for row in rows),
                     numeric=frozenset(_unique(head)[_NUMERIC_FROM:]),
@@ -73,18 +74,16 @@ def _sections(prediction: Prediction, cases: pd.DataFrame) -> Sequence[Section]:
     ]
     advice = prediction.advice(cases)
     if advice is not None:
-        mine = cases[(cases["release"] == advice.release) & (cases["weight"] > 0)]
-        totals = frames.interval_totals(mine)
-        prompts = float(mine[mine["interval_order"] == totals.iloc[0]["interval_order"]]["weight"].sum())
-        chart = charts.interval_front(totals, release=advice.release, prompts=prompts)
+        totals, prompts = prediction.totals(cases, advice.release)
+        pressure = prediction.pressure(cases)
+        chart = charts.interval_front(totals, release=advice.release, prompts=prompts, pressure=pressure)
         found.append(
             Section(
                 id="price",
                 title="What it costs",
                 before=("Lower left is better. What is not on the dashed line is beaten by something that is.",),
                 figures=_figures("price", chart),
-                after=(advice.why,) if advice.why else (),
-                tables=(_totals_table(totals, prompts),),
+                tables=(_totals_table(totals, prompts, advice.release),),
             )
         )
     versions = frames.predicted_versions(prediction.survey.probes)
@@ -111,10 +110,10 @@ def _sections(prediction: Prediction, cases: pd.DataFrame) -> Sequence[Section]:
     return found
 
 
-def _totals_table(totals: pd.DataFrame, prompts: float) -> Table:
+def _totals_table(totals: pd.DataFrame, prompts: float, release: str) -> Table:
     columns = ("interval", "tokens short, average prompt", "blocks kept, average prompt", "on the front")
     return Table(
-        caption="One row per interval, the recommended one first.",
+        caption=f"One row per interval on vLLM {release}, the recommended one first.",
         columns=columns,
         rows=tuple(
             (

@@ -33,6 +33,7 @@ class Cell:
     computed: the whole prompt for a repeat, the shared part for a new ending, prompt and answer for a follow-up turn.
     ``resolved`` is the interval that the release made of ``interval``. The ``kept_*`` are what the first send left in
     the cache, per group; None on later sends, bytes None too where the geometry does not know them.
+    ``evicted_blocks`` lost their content to this send, which only a pool of a given size does.
     """
 
     release: str
@@ -47,6 +48,7 @@ class Cell:
     hit_tokens: int
     kept_blocks: tuple[int, ...] | None = None
     kept_bytes: tuple[int | None, ...] | None = None
+    evicted_blocks: int = 0
 
     @property
     def short_tokens(self) -> int:
@@ -69,6 +71,7 @@ class Cell:
             "short_tokens": self.short_tokens,
             "kept_blocks": None if self.kept_blocks is None else list(self.kept_blocks),
             "kept_bytes": None if self.kept_bytes is None else list(self.kept_bytes),
+            "evicted_blocks": self.evicted_blocks,
         }
 
 
@@ -228,6 +231,7 @@ def _cell(
         else tuple(
             None if each is None else each * blocks for each, blocks in zip(sizes, row.kept_blocks, strict=True)
         ),
+        evicted_blocks=row.evicted_blocks,
     )
 
 

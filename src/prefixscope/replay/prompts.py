@@ -92,7 +92,9 @@ def _of_line(line: str, where: str) -> list[Share]:
 def _pattern(row: Mapping[str, Any], where: str) -> str:
     pattern = str(row.get("pattern", PATTERNS[0])).replace("-", "_").replace(" ", "_")
     if pattern not in PATTERNS:
-        raise ReplayError(f"{where}: pattern {row['pattern']!r}", remedy=f"use one of {', '.join(PATTERNS)}")
+        raise ReplayError(
+            f"{where}: pattern {row['pattern']!r}", remedy=f"use one of {', '.join(PATTERNS).replace('_', '-')}"
+        )
     return pattern
 
 

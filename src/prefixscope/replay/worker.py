@@ -263,11 +263,16 @@ class Replayer:
         message = str(error["message"])
         if error["about"] == "model":
             words = _one_line(message)  # for an unknown architecture, the list of all that it knows
+            words = words if len(words) <= 400 else f"{words[:400].rpartition(' ')[0]} …"
+            lacks = [] if "model_type" in asked["model"]["config"] else ["model_type"]
+            lacks += re.findall(r"(?:has|and) no (\w+_config)", words)
             return ReplayError(
-                f"vLLM {self.release} makes no KV cache groups of this model's config: "
-                + (words if len(words) <= 240 else f"{words[:240]}…"),
-                cause="the release does not know the architecture, the config lacks a field, or a kernel is needed",
-                remedy="take the geometry from a trace of its server: prefixscope predict --trace FILE",
+                f"vLLM {self.release}'s own code could not build this model from its config.json: {words}",
+                cause=f"the config lacks {' and '.join(lacks)}"
+                if lacks
+                else "the release does not know the architecture, the config lacks a field, or a kernel is needed",
+                remedy="give the model's whole config.json, or take the geometry from a trace of its server: "
+                "prefixscope predict --trace FILE",
             )
         interval, block = asked["setting"].get("interval"), asked["geometry"]["scheduler_block"]
         if error["about"] == "interval" and isinstance(interval, int):

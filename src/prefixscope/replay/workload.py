@@ -97,7 +97,7 @@ def read_workload(source: str | Path) -> Workload:
         return _made(f"the run {path.name}", _run(path), [])
     if path.is_dir() or _is_trace(path):
         return _made(f"the trace {path.name}", _traced(path), [])
-    return _made(path.name, *_mooncake(path))
+    return _made(f"the file {path.name}", *_mooncake(path))
 
 
 _EXCERPT = "mooncake-conversation-excerpt.jsonl"

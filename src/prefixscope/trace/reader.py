@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from prefixscope.errors import TraceError
+from prefixscope.quantities import count
 from prefixscope.trace import events
 from prefixscope.trace.events import our_id
 from prefixscope.trace.records import Evicted, Header, Incident, Lookup, Step, Stored
@@ -50,11 +51,16 @@ class _File:
                 f"{name}: the last line is cut off and left out; if its disk was full, later ones are missing",
             )
         if self.newer:
-            yield "newer_schema", f"{name}: {self.newer} lines of a newer schema left out; update prefixscope"
+            yield "newer_schema", f"{name}: {count(self.newer, 'line')} of a newer schema left out; update prefixscope"
         if self.unreadable:
-            yield "unreadable", f"{name}: {self.unreadable} lines are not events and were left out"
+            what = (
+                "1 line is no event and was"
+                if self.unreadable == 1
+                else f"{self.unreadable:,} lines are not events and were"
+            )
+            yield "unreadable", f"{name}: {what} left out"
         if self.orphans:
-            yield "no_header", f"{name}: {self.orphans} events of an engine without a header left out"
+            yield "no_header", f"{name}: {count(self.orphans, 'event')} of an engine without a header left out"
         if self.backwards_s > 0.001:
             yield "clock", f"{name}: the clock went back by up to {self.backwards_s:.3f} s; file order was kept"
 
