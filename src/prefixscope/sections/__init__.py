@@ -29,7 +29,9 @@ def headline_figure(material: Material) -> Figure | None:
 
 
 def sections(material: Material, *, include_text: bool = False) -> list[Section]:
-    """All sections after the verdict, in reading order; those without data come after those with."""
+    """All sections after the verdict, in reading order; of a run that asked something else what it measured comes first."""
     made = [hit_lengths(material), first_token(material), block_trace(material), sweep(material), cost(material)]
     made += [predicted(material), equality(material, include_text=include_text), speculation(material)]
-    return [*sorted(made, key=lambda section: bool(section.missing)), warnings(material), time_spent(material)]
+    if material.verdict.code == "not asked":
+        made.sort(key=lambda section: bool(section.missing))
+    return [*made, warnings(material), time_spent(material)]
