@@ -209,7 +209,7 @@ class StubServer:
     def _tokenize(self, body: dict[str, Any], headers: dict[str, str]) -> Reply:
         if self.tokenizer is None:
             return error(404, "Not Found")
-        ids = self.tokens(body["messages"])
+        ids = [*body["prompt"].encode()] if "prompt" in body else self.tokens(body["messages"])
         return Reply(body={"count": len(ids), "max_model_len": self.max_model_len, "tokens": ids})
 
     def _detokenize(self, body: dict[str, Any], headers: dict[str, str]) -> Reply:

@@ -92,9 +92,13 @@ class Client(Transport):
         text = response.text
         return text if response.status_code == 200 and not is_page(text) and _SAMPLE.search(text) else None
 
-    def tokenize(self, messages: Sequence[Mapping[str, str]], model: str) -> tuple[int, ...] | None:
-        """The token ids of a chat prompt, template included (vLLM's ``/tokenize``); None where there is no endpoint."""
-        body = self._optional_json("/tokenize", {"model": model, "messages": list(messages)}, timeout_s=30)
+    def tokenize(self, asked: str | Sequence[Mapping[str, str]], model: str) -> tuple[int, ...] | None:
+        """The token ids of a chat prompt, template included, or of a plain one (vLLM's ``/tokenize``).
+
+        None where there is no such endpoint.
+        """
+        said = {"prompt": asked} if isinstance(asked, str) else {"messages": list(asked)}
+        body = self._optional_json("/tokenize", {"model": model, **said}, timeout_s=30)
         tokens = body.get("tokens") if isinstance(body, dict) else None
         # llama.cpp's server has a /tokenize of its own, which answers messages with an empty list.
         return integers(tokens)

@@ -14,6 +14,7 @@ from prefixscope.geometry import traced
 from prefixscope.lookups import View
 from prefixscope.quantities import wilson
 from prefixscope.redact import inert
+from prefixscope.remedy import choose_interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ def sweep(run: Path) -> Conclusion:
             "No interval was measured.",
             "a serve command as `target`: a sweep restarts the server; or `trace`, a trace of the running one.",
         )
-    best = verdict.choose_interval(table)
+    best = choose_interval(table)
     assert best is not None  # the table has rows
     tokens = int(best["tokens"])
     if best["hit_2"] == 0:

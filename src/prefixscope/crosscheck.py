@@ -34,7 +34,8 @@ def run(investigation: Investigation) -> pd.DataFrame:
         rows = [row for row in investigation.run.rows() if row.get("kind") == "send" and row.get("status") == "ok"]
         wanted = [case for case in cases(rows, traced(investigation.path)) if set(case.measured) - known]
         if not wanted and not known:
-            stage.outcome, stage.note = "skipped", "no request was traced, so the engine's geometry is not known"
+            why = "no request was traced, so the engine's geometry is not known"
+            stage.outcome, stage.note = "skipped", why if rows else "no hit length was measured to predict it beside"
         by_id = {row["request_id"]: row for row in rows}
         stage.progress.plan(
             _START_S * len({case.release for case in wanted}) + sum(len(c.requests) for c in wanted) / _REQUESTS_PER_S,

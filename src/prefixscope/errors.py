@@ -14,6 +14,7 @@ PrefixscopeError
 ├── NotebookError          a notebook failed, or its parameters are wrong
 ├── RunError               a run directory that can't be used
 └── ReportError            a report that can't be rendered
+    └── Unwritable           nor written to the place that was named
 
 Every message has three parts: what failed, with the values seen; the likely cause; the next command or flag.
 """
@@ -140,3 +141,7 @@ class RunError(PrefixscopeError):
 
 class ReportError(PrefixscopeError):
     """A report that can't be rendered."""
+
+
+class Unwritable(ReportError):
+    """A finished file can't be written to the place that was named."""

@@ -14,7 +14,7 @@ from prefixscope.frames.columns import TEXT
 from prefixscope.geometry import BROUGHT, brought
 from prefixscope.quantities import count, number
 from prefixscope.telling import Telling, tell
-from prefixscope.verdict import Verdict, judge, of_trace
+from prefixscope.verdict import Verdict, of_frames
 
 NAMES = {
     "cpus": "CPUs", "cpu": "CPU", "gpu": "GPU", "gpus": "GPUs", "memory_gib": "memory, GiB", "memory_gb": "memory, GB",
@@ -66,7 +66,7 @@ def gather(run_dir: Path) -> Material:
     """Read a run directory into frames."""
     run, sent, stored = frames.load_run(run_dir), shareable(frames.sends(run_dir)), shareable(frames.kept(run_dir))
     found = None if len(sent) else brought(run_dir)
-    verdict = judge(sent, stored, run) if found is None else of_trace(found)
+    verdict = of_frames(run_dir, sent, stored, found)
     telling, shown = tell(run_dir, sent, verdict), _spread(sent)
     headers = frames.trace_headers(run_dir, "trace" if found is None else BROUGHT)
     return Material(

@@ -22,7 +22,7 @@ import jinja2
 import vl_convert
 from markupsafe import Markup, escape
 
-from prefixscope import leaks
+from prefixscope import finished, leaks
 from prefixscope.display import ROOMY, themed
 from prefixscope.errors import ReportError
 from prefixscope.quantities import number
@@ -79,26 +79,15 @@ def render(template: str, drawn: Mapping[str, Drawn], **values: Any) -> str:
 
 
 def write(text: str, target: Path) -> Path:
-    """Write a page, whole or not at all, and give its path.
+    """Write a page, whole or not at all, and give its path; a link is followed, and stays.
 
     Raises
     ------
     ReportError
-        where it holds the value of a secret-looking variable, or the file can't be written.
+        where it holds the value of a secret-looking variable, or (Unwritable) the file can't be written.
     """
     leaks.refuse(text, target.name)
-    try:
-        partial = target.with_name(f".{target.name}.tmp")
-        try:
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(target)  # a full disk leaves the earlier page whole
-        finally:
-            partial.unlink(missing_ok=True)
-    except OSError as error:
-        raise ReportError(
-            f"{target} can't be written: {error.strerror}", remedy="name a file in a writable folder: --out FILE"
-        ) from error
-    return target
+    return finished.write(text, target)
 
 
 def script_json(value: Any) -> str:

@@ -170,6 +170,20 @@ def add_stored(plan: Plan, place: Path) -> None:
         plan.parameters[stage] = {**stored, **plan.parameters.get(stage, {})}
 
 
+def stages_of(place: Path) -> list[str]:
+    """The stages that a run was asked for."""
+    return [stage for stage in Run(place).manifest.get("plan") or () if stage in notebooks.ORDER]
+
+
+def going_on(place: Path, assignments: Sequence[str]) -> list[str]:
+    """The stages that a run goes on with: those it was asked for, and those that are given a parameter now.
+
+    A server in production is sent nothing that was not asked for.
+    """
+    stages = stages_of(place)
+    return [*stages, *(notebooks.parse_assignment(one)[0] for one in assignments)] if stages else []
+
+
 def plan(target: Target, *, quick: bool, only: Sequence[str], assignments: Sequence[str]) -> Plan:
     """Which notebooks run with which parameters; every one of them checked.
 
@@ -234,7 +248,8 @@ def run(target: Target, plan: Plan, *, out: str | None, resume: bool, screen: Sc
             screen.line(f"  {stage:9} left out: {why}")
         left_out = {stage: {"status": "left out", "note": why} for stage, why in plan.left_out.items()}
         directory.update(lambda m: m["stages"].update(left_out))
-        directory.update(lambda m: m.update({"plan": list(plan.stages)}))
+        asked_for = {*plan.stages, *(stages_of(place) if resume else ())}
+        directory.update(lambda m: m.update({"plan": [stage for stage in notebooks.ORDER if stage in asked_for]}))
         failed: list[str] = []
         try:
             for stage in plan.stages:

@@ -27,11 +27,12 @@ def run(
     lengths: Sequence[int] = LENGTHS,
     seed: int = 1,
     then: Setting | None = None,
+    trace: str = "",
 ) -> pd.DataFrame:
     """Measure hits, first-token latency and blocks kept at each interval; return ``frames.sends``.
 
     A server is started for each interval that no earlier stage has measured. An interval whose server fails is a
-    row with its reason.
+    row with its reason. An attached server is not restarted; with a ``trace`` of it ``crosscheck.swept`` predicts.
 
     Raises
     ------
@@ -44,6 +45,9 @@ def run(
         "sweep", intervals=[interval_label(i) for i in wanted], lengths=list(lengths), seed=seed
     ) as stage:
         tokens = lengths_or_error(lengths)
+        if investigation.target.kind == "attached" and trace:
+            stage.note = "predicted from a trace; the attached server was not restarted"
+            return frames.sends(investigation.path)
         if investigation.target.kind == "attached":
             stage.outcome, stage.note = "skipped", "a sweep restarts the server, and an attached server is not ours"
             stage.warn(

@@ -191,7 +191,7 @@ def sentence(trade: Trade) -> str:
     text = (
         f"With prompts of {mix.prompt_tokens:,} tokens, {mix.reuse:.0%} of them sent once before, and answers of "
         f"{mix.answer_tokens:,}, {a} {_seconds('gains', 'loses', trade.gained_s)} of generation a request against {b} "
-        f"({trade.rates[0]:,.1f} against {trade.rates[1]:,.1f} tokens/s, the mean of "
+        f"({trade.rates[0]:,.1f} against {trade.rates[1]:,.1f} tokens/s by the mean time of a token over "
         f"{count(trade.gained_s.pairs, 'prompt')}) and "
         f"{_seconds('loses', 'gains', lost)} of prefill{why}. {in_turn(trade)} "
     )
@@ -270,7 +270,7 @@ def counted(generations: pd.DataFrame) -> str | None:
     right, naive = rows["tokens_per_s"].median(), rows["chunks_per_s"].median()
     return (
         f"{tokens:,} tokens came in {chunks:,} chunks: a benchmark that takes chunks for tokens would report "
-        f"{naive:,.1f} instead of {right:,.1f} tokens/s."
+        f"a median of {naive:,.1f} instead of {right:,.1f} tokens/s."
     )
 
 

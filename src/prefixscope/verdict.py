@@ -9,14 +9,30 @@ from typing import Any
 
 import pandas as pd
 
-from prefixscope import preflight
+from prefixscope import preflight, trade
+from prefixscope.charts import speed_title
 from prefixscope.diagnosis import explain
-from prefixscope.frames import cheaper_interval, hits, interval_totals, kept, load_run, sends, sweep, worst
+from prefixscope.frames import (
+    by_shape,
+    comparisons,
+    effect,
+    hits,
+    kept,
+    load_run,
+    predicted_sweep,
+    sends,
+    sweep,
+    worst,
+)
+from prefixscope.frames import generations as streamed
+from prefixscope.frames.drafting import measured
 from prefixscope.geometry import brought
 from prefixscope.quantities import count, number
+from prefixscope.remedy import Help, choose_interval, of_sweep
 from prefixscope.trace import Trace
 
-CODES = ("reuses", "short", "none", "cannot hit", "not reported", "inconclusive")
+CODES = ("reuses", "short", "none", "cannot hit", "not reported", "inconclusive", "not asked")
+"""``not asked``: the run looked at something else, and found it."""
 _MOST_LENGTHS = 3  # that a sentence lists
 
 
@@ -57,7 +73,69 @@ def of_run(run_dir: Path) -> Verdict:
     """The verdict of a run directory, half-finished ones too."""
     sent = sends(run_dir)
     found = None if len(sent) else brought(run_dir)
-    return judge(sent, kept(run_dir), load_run(run_dir)) if found is None else of_trace(found)
+    return of_frames(run_dir, sent, kept(run_dir), found)
+
+
+def of_frames(run_dir: Path, sent: pd.DataFrame, stored: pd.DataFrame, trace: Trace | None) -> Verdict:
+    """The verdict of a run of which these frames are read already; ``trace`` is one that was brought."""
+    if trace is not None:
+        return of_trace(trace)
+    found = None if len(sent) else of_others(run_dir)
+    return judge(sent, stored, load_run(run_dir)) if found is None else found
+
+
+def of_others(run_dir: Path) -> Verdict | None:
+    """The verdict of a run that sent no prompt twice to ask about reuse: what else it asked; None for nothing."""
+    swept = predicted_sweep(run_dir)
+    top = choose_interval(swept)
+    if top is not None:
+        return _predicted(swept, top)
+    generations = measured(streamed(run_dir))
+    if len(generations):
+        return _drafting(run_dir, generations)
+    warm = comparisons(run_dir)
+    warm = warm[(warm["pair"] == "cold-warm") & warm["identical"].notna()]
+    if len(warm):
+        same = int(warm["identical"].sum())
+        return Verdict(code="not asked", headline=f"{same} of {count(len(warm), 'warm answer')} equal the cold ones.")
+    return None
+
+
+def _predicted(swept: pd.DataFrame, top: pd.Series[Any]) -> Verdict:
+    """What a sweep says that was predicted alone."""
+    here = swept[(swept["tokens"] == top["tokens"]) & swept["hit_2"].notna()]
+    least = here.sort_values(["hit_2", "interval_order"], kind="stable").iloc[0]
+    release = str(top["config"]).removeprefix("predicted by ")
+    text = (
+        f"Predicted by the scheduler of {release} from a trace: the second send of {number(top['tokens'])} tokens "
+        f"reuses {number(top['hit_2'])} at interval {top['interval']}"
+    )
+    if least["hit_2"] < top["hit_2"]:
+        text += f", and {number(least['hit_2'])} at interval {least['interval']}"
+    found = of_sweep(swept)
+    return Verdict(
+        code="not asked",
+        headline=text + ".",
+        remedy=found.sentence,
+        price=found.price,
+        basis="Nothing was measured: the server was not restarted. The scheduler that predicts is the release's own.",
+    )
+
+
+def _drafting(run_dir: Path, generations: pd.DataFrame) -> Verdict:
+    """What streamed answers say."""
+    shapes, weighed = by_shape(generations), trade.of_run(run_dir)
+    faster = effect(generations, "tokens_per_s")
+    drafted = trade.drafted(shapes)
+    headline = f"{speed_title(shapes, faster)}." if faster is not None else drafted[0]
+    sentences = [trade.sentence(weighed)] if weighed is not None else drafted if faster is not None else drafted[1:]
+    prompts = generations["item"].nunique()
+    return Verdict(
+        code="not asked",
+        headline=headline,
+        sentences=tuple(sentences),
+        basis=f"{count(len(generations), 'streamed answer')} to {count(prompts, 'prompt')}, by the server's own usage.",
+    )
 
 
 def of_trace(trace: Trace) -> Verdict:
@@ -101,6 +179,7 @@ def judge(sent: pd.DataFrame, stored: pd.DataFrame, run: Mapping[str, Any]) -> V
     config = main_config(second)
     mine = second[second["config"] == config].sort_values("tokens")
     code = code_of(mine["verdict"])
+    stopped = [name for name in ("baseline", "sweep") if _stage(run, name).get("status") in ("running", "interrupted")]
     # Sentences with numbers are about the lengths whose hits are known; the code has judged the others too.
     known = mine[mine["cached_tokens"].notna()]
     mine = known if len(known) else mine
@@ -108,16 +187,23 @@ def judge(sent: pd.DataFrame, stored: pd.DataFrame, run: Mapping[str, Any]) -> V
     name = f"{who} on vLLM {_version(run)}" if _version(run) else who
     sentences = [_third_send(table, mine)] if code in ("none", "short") else []
     sentences.append(_without_drafter(second, mine))
-    found, upgrade = _remedy(sent, stored, mine, code), None
-    if code in ("none", "short"):
+    bad = code in ("none", "short")
+    found, upgrade = of_sweep(sweep(sent, stored)) if bad else Help(), None
+    if bad:
         fault = _known_fault(run, mine.iloc[-1], _third(table, mine.iloc[-1]))
         if fault is not None and bool(mine.iloc[-1]["as_served"]) and found.sentence is None:
-            found = _Help(sentence=f"{_capital(fault.sentence)}: {fault.remedy}.")
+            found = Help(sentence=f"{_capital(fault.sentence)}: {fault.remedy}.")
         if fault is not None and fault.certain and fault.upgrade:
             upgrade = f"{fault.upgrade} ({', '.join(fault.refs)}; read {fault.checked})."
+    headline = _headline(name, mine, code)
+    if stopped and code == "reuses":
+        # What was not sent may be what misses.
+        code, headline = "inconclusive", f"{headline[:-1]}, as far as it was asked."
+    if stopped:
+        sentences.insert(0, f"Unfinished: stage {' and '.join(stopped)} stopped before it was done.")
     return Verdict(
         code=code,
-        headline=_headline(name, mine, code),
+        headline=headline,
         config=str(config),
         sentences=tuple(sentence for sentence in sentences if sentence),
         remedy=found.sentence,
@@ -126,6 +212,11 @@ def judge(sent: pd.DataFrame, stored: pd.DataFrame, run: Mapping[str, Any]) -> V
         remedy_config=found.config,
         basis=_basis(sent, mine),
     )
+
+
+def _stage(run: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    entry = (run.get("stages") or {}).get(name)
+    return entry if isinstance(entry, Mapping) else {}
 
 
 def _capital(text: str) -> str:
@@ -177,7 +268,8 @@ def _headline(name: str, mine: pd.DataFrame, code: str) -> str:
             if len(able) > 1
             else number(able["short_tokens"].max())
         )
-        over = " over all lengths" if len(able) > 1 else ""
+        lengths = "all lengths" if len(able) == len(mine) else f"the {len(able)} of {len(mine)} lengths that can hit"
+        over = f" over {lengths}" if len(able) > 1 else ""
         return f"{name} reuses the prefix on the second send ({ratio} tokens; {short} short of full{over})."
     verb = "reuses nothing" if code == "none" else "reuses only part of the prefix"
     return f"{name} {verb} on the second send of {_lengths(mine, code)} ({ratio} tokens)."
@@ -228,57 +320,6 @@ def _without_drafter(second: pd.DataFrame, mine: pd.DataFrame) -> str | None:
     return f"Without MTP the second send reuses {number(plain.iloc[0]['cached_tokens'])}."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Help:
-    sentence: str | None = None
-    price: str | None = None
-    config: str | None = None
-
-
-def choose_interval(table: pd.DataFrame) -> pd.Series[Any] | None:
-    """The row of ``frames.sweep`` to recommend, at its longest prompt; None where no interval was measured.
-
-    The first of ``frames.interval_totals``.
-    """
-    measured = table[table["hit_2"].notna()]
-    if not len(measured):
-        return None
-    best = interval_totals(measured).iloc[0]
-    rows = measured[measured["interval_order"] == best["interval_order"]]
-    return rows.sort_values("tokens", kind="stable").iloc[-1]
-
-
-def _remedy(sent: pd.DataFrame, kept_rows: pd.DataFrame, mine: pd.DataFrame, code: str) -> _Help:
-    if code not in ("none", "short"):
-        return _Help()
-    table = sweep(sent, kept_rows)
-    base, tried = table[table["interval_order"] <= 0], table[table["interval_order"] > 0]
-    top = choose_interval(tried)
-    if top is None or not len(base):
-        return _Help()
-    tokens = top["tokens"]
-    base = base[(base["tokens"] == tokens) & base["hit_2"].notna()]
-    if not len(base):  # a killed run may have sent the default's first prompt only
-        return _Help()
-    if top["hit_2"] <= base["hit_2"].min():
-        return _Help(sentence="No retention interval that was tried brings the hit back.")
-    flag = "None" if top["interval"] == "dense" else str(top["interval"]).replace(",", "")
-    sentence = (
-        f"With --prefix-cache-retention-interval {flag} the second send reuses {number(top['hit_2'])} of "
-        f"{number(tokens)} ({number(top['short_2'])} tokens short of full)."
-    )
-    stored = base["blocks"].dropna()
-    if not len(stored) or pd.isna(top["blocks"]) or not stored.min():
-        return _Help(sentence=sentence, config=top["config"])
-    ratio = f"{top['blocks'] / stored.min():.1f}"
-    price = (
-        f"Its price is {ratio} times the cache blocks: {number(top['blocks'])} instead of "
-        f"{number(stored.min())} for one prompt of {number(tokens)} tokens, evictable at any time."
-    )
-    cheaper = _cheaper(tried, top, float(stored.min()))
-    return _Help(sentence=sentence, price=f"{price} {cheaper}".strip(), config=top["config"])
-
-
 def _known_fault(run: Mapping[str, Any], mine: pd.Series[Any], third: pd.DataFrame) -> preflight.Fault | None:
     """What this release is known for, where what is known of the server and of this configuration matches."""
     facts = [
@@ -300,22 +341,11 @@ def _known_fault(run: Mapping[str, Any], mine: pd.Series[Any], third: pd.DataFra
     return next(iter(preflight.matching(at, "second send misses")), None)
 
 
-def _cheaper(tried: pd.DataFrame, top: pd.Series[Any], least: float) -> str:
-    """A sentence on an interval that keeps less and does as well on the longest prompt, but not on all."""
-    found = cheaper_interval(tried, top)
-    if found is None or not found.worse:
-        return ""
-    return (
-        f"Interval {found.interval} keeps {number(found.blocks)} ({found.blocks / least:.1f} times), but reuses less "
-        f"of prompts of {', '.join(number(length) for length in found.worse)} tokens."
-    )
-
-
 def _basis(sent: pd.DataFrame, mine: pd.DataFrame) -> str:
     many, lengths = int(mine["count"].sum()), mine["tokens"].nunique()
     second = "one second send at each of" if many == lengths > 1 else f"{count(many, 'second send')} at"
     parts = [f"The verdict rests on {second} {count(lengths, 'prompt length')}"]
-    parts.append(f"the whole run on {count(len(sent), 'request')}")
+    parts.append(f"hit lengths were read from {count(len(sent), 'request')}")
     failed = int((sent["status"] == "failed").sum())
     if failed:
         parts.append(f"{failed} of them failed")

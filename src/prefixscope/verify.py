@@ -23,6 +23,8 @@ from prefixscope.pieces import Pieces
 from prefixscope.report import FORMAT, HEADERS, render_shared
 
 MOST_PAGE_BYTES = 64 * 2**20
+SHOWN, CONTEXT = 100, 30
+"""Characters of a text that a message shows, and how many of them stand before the one that differs."""
 _TOOLS = ("prefixscope", "altair", "vl-convert")
 _NEEDS_TRACE = re.compile(
     r"blocks: |environment: (?:caption|heading|paragraph|table “What each of)|figure blocks|warnings: "
@@ -40,7 +42,8 @@ class Difference:
     recomputed: str | None
 
     def __str__(self) -> str:
-        shown, recomputed = ("nothing" if one is None else _short(one) for one in (self.shown, self.recomputed))
+        start = _first_apart(self.shown or "", self.recomputed or "")
+        shown, recomputed = ("nothing" if one is None else _around(one, start) for one in (self.shown, self.recomputed))
         return f"{self.place}: shown {shown}, recomputed {recomputed}"
 
 
@@ -178,9 +181,11 @@ def _lay_out(shown: Pieces, made: Mapping[str, Any], folder: Path, file: Path) -
 
 
 def _differences(shown: Pieces, recomputed: Pieces, *, layout: bool) -> Iterator[Difference]:
-    """Every place that differs, data first: what is drawn and told from it comes after."""
+    """Every place that differs: rows that can't be read, then data, then what is drawn and told from it."""
+    unreadable = {name: found for name, text in shown.files.items() if (found := _unreadable(name, text))}
+    yield from unreadable.values()
     for name in dict.fromkeys((*shown.files, *recomputed.files)):
-        if shown.files.get(name) != recomputed.files.get(name):
+        if name not in unreadable and shown.files.get(name) != recomputed.files.get(name):
             yield _in_file(name, shown.files.get(name), recomputed.files.get(name))
     yield from _apart(shown.texts, recomputed.texts)
     values = (
@@ -201,17 +206,67 @@ def _apart(shown: Mapping[str, str], recomputed: Mapping[str, str]) -> Iterator[
 
 
 def _in_file(name: str, shown: str | None, recomputed: str | None) -> Difference:
-    """The first line of an embedded file that differs."""
+    """The first place of an embedded file that differs: in JSON a field, of a row where it has rows; else a line."""
     if shown is None or recomputed is None:
         return Difference(name, shown and "embedded", recomputed and "embedded")
-    ours, theirs = recomputed.splitlines(), shown.splitlines()
+    rows = name.endswith(".jsonl")
+    if not rows and (found := _first_field(name, shown, recomputed)):
+        return found
+    theirs, ours = shown.splitlines(), recomputed.splitlines()
     for number, (left, right) in enumerate(zip(theirs, ours, strict=False), 1):
         if left != right:
-            return Difference(f"{name}, line {number}", left, right)
+            place = f"{name}, {'row' if rows else 'line'} {number:,}"
+            return _first_field(place, left, right) or Difference(place, left, right)
     return Difference(name, f"{len(theirs):,} lines", f"{len(ours):,} lines")
 
 
-def _short(text: str) -> str:
-    """For a terminal: what an edited page says there is nobody's command."""
-    text = "".join(one if one.isprintable() else "�" for one in text[:101])
-    return text if len(text) <= 100 else text[:100] + "…"
+def _unreadable(name: str, text: str) -> Difference | None:
+    """The first row of a file that can't be read, which is therefore left out of what is made again."""
+    for number, line in enumerate(text.splitlines() if name.endswith(".jsonl") else (), 1):
+        if line.strip() and not isinstance(_parsed(line), dict):
+            return Difference(f"{name}, row {number:,} is unreadable", line, None)
+    return None
+
+
+def _first_field(place: str, shown: str, recomputed: str) -> Difference | None:
+    """The first field that differs between two JSON texts; None where either is none, or they say the same."""
+    left, right = _parsed(shown), _parsed(recomputed)
+    if _MISSING in (left, right) or left == right:
+        return None
+    path = ""
+    while True:
+        if isinstance(left, dict) and isinstance(right, dict):
+            steps: list[Any] = [*left, *right]
+            got = [dict.get(one, step, _MISSING) for step in steps for one in (left, right)]
+        elif isinstance(left, list) and isinstance(right, list):
+            steps = [*range(max(len(left), len(right)))]
+            got = [one[step] if step < len(one) else _MISSING for step in steps for one in (left, right)]
+        else:
+            break
+        step, left, right = next((step, a, b) for step, a, b in zip(steps, got[::2], got[1::2], strict=True) if a != b)
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
+    told = (None if one is _MISSING else json.dumps(one, ensure_ascii=False) for one in (left, right))
+    return Difference(f"{place}, {path}" if path else place, *told)
+
+
+_MISSING = object()
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return _MISSING
+
+
+def _first_apart(left: str, right: str) -> int:
+    """The first character at which two texts differ."""
+    return next((at for at, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
+
+
+def _around(text: str, at: int) -> str:
+    """The text around one character, for a terminal: what an edited page says there is nobody's command."""
+    start = 0 if len(text) <= SHOWN or at <= SHOWN - CONTEXT else at - CONTEXT
+    part = text[start : start + SHOWN]
+    said = "".join(one if one.isprintable() else "�" for one in part)
+    return ("…" if start else "") + said + ("…" if start + SHOWN < len(text) else "")

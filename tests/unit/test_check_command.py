@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -185,6 +186,22 @@ def test_a_server_can_not_write_to_the_terminal(stub: StubServer, capsys: pytest
     shown = capsys.readouterr()
     assert "\x1b" not in shown.out + shown.err
     assert "pwned" in shown.out
+
+
+@pytest.mark.parametrize(("share", "cause"), [("0.95", ""), ("0.995", "second-turn"), ("0.999", "below-wanted-share")])
+def test_a_share_beyond_block_rounding_has_one_remedy(
+    stub: StubServer, capsys: pytest.CaptureFixture[str], share: str, cause: str
+) -> None:
+    """A healthy server passes the README's gate; beyond what whole blocks allow at this length, the length helps."""
+    code = cli.main(["check", stub.url, "--model", "tiny", "--tokens", "6400", "--min-reuse", share, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert (code, found["cause"] or "") == (int(bool(cause)), cause)
+    if cause:
+        most = min(sent["cached_tokens"] / sent["prompt_tokens"] for sent in found["sends"][1:])
+        told = f"{math.floor(1000 * most) / 10:.1f} %"
+        assert 0.95 < most < float(share)
+        assert f"at this length {told} is the most" in found["because"]
+        assert found["remedy"] == f"a longer prompt (--tokens), or a lower --min-reuse ({told} at most)"
 
 
 def test_a_share_is_told_as_it_was_asked_for(stub: StubServer, capsys: pytest.CaptureFixture[str]) -> None:

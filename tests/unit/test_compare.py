@@ -17,6 +17,7 @@ from data.make_run import make_run
 from prefixscope import cli, comparison, noise, paired
 from prefixscope.comparison.facts import causes
 from prefixscope.comparison.whole import Comparison, Pair
+from prefixscope.comparison.words import varied
 from prefixscope.errors import RunError
 from prefixscope.report import render_report
 from prefixscope.setting import Setting
@@ -109,7 +110,7 @@ def test_equal_runs_exit_0(tmp_path: Path) -> None:
     """Where every hit length is the same it says of how many, and that no setting differs."""
     found = compared(*small(tmp_path, version="0.29.0"))
     assert comparison.sentence(found).startswith("From A to B no hit length changes (120 compared)")
-    assert "No setting that both runs tell of differs." in comparison.to_text(found).replace("\n", " ")
+    assert "No setting that A and B tell of differs." in comparison.to_text(found).replace("\n", " ")
     assert (found.exit_code, found.pairs[0].code) == (0, "unchanged")
 
 
@@ -148,7 +149,7 @@ def test_settings_are_known_unknown_same_or_different(tmp_path: Path) -> None:
     assert not {"--port", "--model"} & set(states)
     assert causes(found.facts) == ["vLLM version", "--max-num-batched-tokens", "machine"]
     text = comparison.to_text(found).replace("\n", " ")
-    assert "More than one thing differs (vLLM version, --max-num-batched-tokens, machine)" in text
+    assert "More than one thing differs between A and B (vLLM version, --max-num-batched-tokens, machine)" in text
 
 
 def test_what_was_asked_of_different_servers_is_no_setting(tmp_path: Path) -> None:
@@ -195,10 +196,112 @@ def test_three_runs_are_held_against_the_first(tmp_path: Path) -> None:
     assert "| MTP | 6,446 | send 2 | 0 | 6,336 | 0 | B +6,336; C same |" in comparison.to_markdown(found)
 
 
+def test_a_pair_of_three_is_judged_by_its_own_differences(tmp_path: Path) -> None:
+    """A pair names the same differences beside a third run as alone, and the table above has a row for each."""
+    before, after = small(tmp_path, fixed)
+    other = {"label": "as served", "id": "served", "as_served": True}
+    third = edited(make_run(tmp_path / "third", stages=BASELINE), lambda row: {**row, "setting": other}, run_id="third")
+
+    def more(manifest: dict[str, Any]) -> None:
+        for server in manifest["servers"]:
+            server["command"] += " --max-num-batched-tokens 2048" if server["setting"]["label"] == "MTP" else ""
+
+    rewritten(after, more)
+    found, alone = compared(before, after, third), compared(before, after)
+    assert causes(found.pairs[0].facts) == causes(alone.pairs[0].facts) == ["vLLM version", "--max-num-batched-tokens"]
+    text = comparison.to_text(found)
+    assert "B against A: Of 120 hit lengths" in text
+    assert "| --max-num-batched-tokens | not given | 2048 | not compared |" in comparison.to_markdown(found)
+    assert "\n\n\n" not in text
+    assert "only in A" not in text
+    assert "in A and B, not in C: MTP, 150, 704, 1,089, 3,008 and 6,446 tokens, 30 sends" in text.replace("\n   ", "")
+    assert "only in C: as served" in text
+
+
+def test_a_report_against_a_directory_differs_in_no_flag(tmp_path: Path) -> None:
+    """Long folders in a flag's value, which a report leaves out, are no difference between a report and a run."""
+    before, after = small(tmp_path, version="0.29.0")
+    folder = "/some/deep/folder" * 9
+    for run in (before, after):
+
+        def drafted(manifest: dict[str, Any]) -> None:
+            for server in manifest["servers"]:
+                server["command"] += f""" --speculative-config '{{"model": "{folder}/drafter", "method": "mtp"}}'"""
+
+        rewritten(run, drafted)
+    found = compared(render_report(before, out=tmp_path / "report.html"), after)
+    assert causes(found.facts) == []
+
+
+def test_what_differs_at_the_end_of_a_long_value_is_seen_in_a_terminal(tmp_path: Path) -> None:
+    """No cell is cut: a long one goes on below itself, and no line of the settings is wider than the terminal."""
+    before, after = small(tmp_path)
+    groups = "5 × sliding, window 1,024, 32-token blocks; 1 × full, 64-token blocks"
+    for run, value in ((before, groups), (after, f"{groups}, drafter")):
+        rewritten(run, lambda m, v=value: m["facts"].append({"name": "groups", "value": v, "source": ""}))
+    for width in (100, 60):
+        text = comparison.to_text(compared(before, after), width)
+        shown = text[text.index("settings that differ") : text.index("Of 120 hit lengths")]
+        assert shown.count("drafter") == 1
+        assert "…" not in shown
+        assert max(map(len, shown.splitlines())) <= width
+
+
+def test_the_sentence_on_settings_agrees_with_their_table(tmp_path: Path) -> None:
+    """Every row that differs is named: the cause, what follows from it, and what is no setting of a server."""
+    before, after = small(tmp_path)
+    for run, size, label in ((before, 32, "one server"), (after, 64, "another server")):
+        block = {"name": "block size reported, tokens", "value": size, "source": "/metrics"}
+
+        def change(manifest: dict[str, Any], block: dict[str, Any] = block, label: str = label) -> None:
+            manifest["facts"].append(block)
+            manifest["target"]["label"] = label
+
+        rewritten(run, change)
+    found = compared(before, after)
+    text = comparison.to_markdown(found)
+    assert (
+        "Of what A and B tell of their settings, only this differs: vLLM version; and what follows from it: block size "
+        "reported, tokens. Different too, but no setting of the server: target."
+    ) in text
+    rows = [line for line in text.splitlines() if line.startswith(("| vLLM version", "| block size", "| target"))]
+    assert [row.rpartition(" | ")[2] for row in rows] == [
+        " |", "worked out by vLLM itself, not set |", "no setting of the server |"
+    ]  # fmt: skip
+    assert {one.name for one in found.facts if one.state == "differs"} == {
+        "vLLM version", "block size reported, tokens", "target"
+    }  # fmt: skip
+
+
+def test_a_target_that_names_its_release_differs_in_nothing_else(tmp_path: Path) -> None:
+    """A target's label whose only difference is the version is no difference of its own."""
+    before, after = small(tmp_path)
+    for run, version in ((before, "0.29.0"), (after, "0.30.0")):
+        rewritten(run, lambda m, v=version: m["target"].update(label=f"embedded vLLM {v}"))
+    assert [one.name for one in compared(before, after).facts if one.state == "differs"] == ["vLLM version"]
+
+
+def test_what_one_server_was_asked_is_not_said_of_all(tmp_path: Path) -> None:
+    """Facts that depend on a server's start are told of the first one alone where others were started otherwise."""
+    before, after = small(tmp_path)
+    for run in (before, after):
+        rewritten(run, lambda m: m["facts"].append({"name": "speculative decoding", "value": "off", "source": ""}))
+    text = comparison.to_markdown(compared(before, after))
+    alike = next(line for line in text.splitlines() if line.startswith("The same on all"))
+    assert "speculative decoding" not in alike
+    assert "served models" not in alike
+    first = next(line for line in text.splitlines() if line.startswith("Asked of the first server alone (no MTP)"))
+    assert "speculative decoding off" in first
+    assert "served models gemma4-tiny" in first
+    for run in (before, after):
+        rewritten(run, lambda m: m.update(servers=m["servers"][:1]))
+    assert "Asked of the first server" not in comparison.to_markdown(compared(before, after))
+
+
 def test_each_sentence_of_a_comparison_stands_once(pair: tuple[Path, Path]) -> None:
     """What differs in settings is said at the top alone; the table has no column without a heading or a word."""
     text = comparison.to_markdown(compared(*pair))
-    assert text.count("Of what both runs tell of their settings") == 1
+    assert text.count("Of what A and B tell of their settings") == 1
     assert "| setting | A | B |\n| --- | --- | --- |\n| vLLM version | 0.29.0 | 0.30.0 |\n" in text
 
 
@@ -262,7 +365,7 @@ def test_other_prompt_lengths_are_not_compared(tmp_path: Path) -> None:
     found = compared(*small(tmp_path, longer))
     assert found.exit_code == 3
     assert "they have no prompt length in common (A: 150, 704" in comparison.sentence(found)
-    assert {one.letter for one in found.pairs[0].alone} == {"A", "B"}
+    assert {one.letters for one in found.pairs[0].alone} == {("A",), ("B",)}
     assert found.pairs[0].rates == ()
 
 
@@ -317,7 +420,7 @@ def test_a_half_finished_run_is_compared_as_far_as_it_got(tmp_path: Path) -> Non
     rewritten(after, lambda m: m["stages"].update(baseline={"status": "interrupted", "error": "killed"}))
     found = compared(before, after)
     assert len(found.pairs[0].hits) == 20
-    assert {one.config for one in found.pairs[0].alone if one.letter == "A"} >= {"MTP"}
+    assert {one.config for one in found.pairs[0].alone if one.letters == ("A",)} >= {"MTP"}
     assert "B: stage baseline is interrupted: killed" in comparison.to_text(found)
     assert found.exit_code == 0
 
@@ -459,6 +562,9 @@ def test_speed_and_acceptance_are_paired_by_prompt(tmp_path: Path) -> None:
     assert found["acceptance, MTP"].code == "same"
     assert "tokens a second, MTP, prose" in found
     assert "tokens a second, MTP, XML" not in found, "another text is another prompt"
+    said = " ".join(varied(one_pair(before, after)))
+    assert "Tokens a second with MTP change: 0.50 times" in said
+    assert "Acceptance with MTP stays the same." in said
 
 
 def test_a_burst_is_no_speed(tmp_path: Path) -> None:
@@ -565,11 +671,14 @@ def test_the_command_prints_settings_before_results(
     assert {one["change"] for one in value["pairs"][0]["hits"]} == {"same", "lower"}
 
 
-@pytest.mark.parametrize("out", ["out.pdf", "missing/out.html", "."])
+@pytest.mark.parametrize(
+    ("out", "says"),
+    [("out.pdf", "ends in .html or .md"), ("missing/out.html", "there is no folder"), (".", "ends in .html or .md")],
+)
 def test_a_file_that_cannot_be_written_exits_2(
-    pair: tuple[Path, Path], out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    pair: tuple[Path, Path], out: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Another ending, or no such folder, is refused before anything is read; 1 is left to what got worse."""
     assert cli.main(["compare", *map(str, pair), "-o", str(tmp_path / out)]) == 2
-    assert "ends in .html or .md" in capsys.readouterr().err
+    assert says in capsys.readouterr().err
     assert cli.main(["compare", str(pair[0]), str(pair[0])]) == 2

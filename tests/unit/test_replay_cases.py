@@ -223,7 +223,7 @@ def test_only_the_measured_setting_is_compared() -> None:
         (["--trace", "cases.json", "--tokens", "100"], "--tokens has no effect here"),
         (["--geometry", "gemma-4-12b", "--concurrency", "3"], "--concurrency has no effect here"),
         (["--workload", "example", "--tokens", "100"], "--tokens has no effect here"),
-        (["--geometry", "gemma-4-12b", "-o", "."], "-o . can't be written: it is a folder"),
+        (["--geometry", "gemma-4-12b", "-o", "."], ". can't be written: it is a folder"),
         (["--geometry", "gemma-4-12b", "--pool-blocks", "99999999999"], "a replay takes up to 20,000,000"),
     ],
 )

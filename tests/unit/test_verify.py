@@ -132,7 +132,7 @@ PAGE_EDITS: dict[str, tuple[Callable[[str], str], str]] = {
     "drawing": (in_drawing, "drawn without scripts: shown another drawing"),
     "words": (once("<h1>MTP on", "<h1>LoRA on"), "verdict: headline: shown LoRA on"),
     "csv": (in_file("hits.csv", "6336", "6337"), "hits.csv, line"),
-    "case": (in_file("cases.json", "6446", "6447"), "cases.json, line 1"),
+    "case": (in_file("cases.json", "6446", "6447"), "shown 6447, recomputed 6446"),
 }
 
 
@@ -149,6 +149,51 @@ def test_each_edit_of_the_page_is_named(made: Path, tmp_path: Path, capsys: pyte
     assert f"differs: {len(PAGE_EDITS)} places of " in told
     for name, (_, words) in PAGE_EDITS.items():
         assert words in told, name
+
+
+def test_an_edited_row_is_named_with_its_field(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is shown of two texts is where they differ: a field of a row or of a case, never two equal beginnings."""
+    (tmp_path / "edited.html").write_text(
+        in_file("rows.jsonl", '"cached_tokens":6336', '"cached_tokens":6400')(made.read_text())
+    )
+    code, told = run_cli(capsys, "report", "--verify", str(tmp_path / "edited.html"))
+    assert code == 1
+    pairs = re.findall(r"^  (.+): shown (.*), recomputed (.*)$", told, re.MULTILINE)
+    assert pairs
+    assert all(shown != recomputed for _, shown, recomputed in pairs), told
+    case = next(pair for pair in pairs if pair[0].startswith("cases.json"))
+    assert re.fullmatch(r"cases\.json, cases\[\d+\]\.measured\.ps-baseline-\w+", case[0]), case
+    assert case[1:] == ("6336", "6400")
+
+
+def test_a_row_that_can_not_be_read_is_said_first(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Everything else follows from it: the row is left out of what is made again."""
+    garble = in_file("rows.jsonl", '{"at"', 'garbage"at"')
+    number = embedded(garble(made.read_text()), "rows.jsonl")[1].split("garbage")[0].count("\n") + 1
+    (tmp_path / "edited.html").write_text(garble(made.read_text()))
+    code, told = run_cli(capsys, "report", "--verify", str(tmp_path / "edited.html"))
+    assert code == 1
+    first = next(line for line in told.splitlines() if line.startswith("  "))
+    assert first.startswith(f"  rows.jsonl, row {number} is unreadable: shown garbage")
+    assert first.endswith("recomputed nothing")
+
+
+@pytest.mark.parametrize(
+    ("shown", "recomputed", "place", "said"),
+    [
+        ('{"a":[{"b":1}]}\n{"a":[{"b":2,"c":3}]}', '{"a":[{"b":1}]}\n{"a":[{"b":2}]}', "x.jsonl, row 2, a[0].c",
+         "shown 3, recomputed nothing"),
+        ("x" * 300 + "A" + "y" * 300, "x" * 300 + "B" + "y" * 300, "x.jsonl, row 1",
+         f"shown …{'x' * 30}A{'y' * 69}…, recomputed …{'x' * 30}B{'y' * 69}…"),
+        ('{"a": 1}', '{"a":1}', "x.jsonl, row 1", 'shown {"a": 1}, recomputed {"a":1}'),
+    ],
+)  # fmt: skip
+def test_a_difference_is_shown_where_it_is(shown: str, recomputed: str, place: str, said: str) -> None:
+    """Row and field of JSON lines; of other texts the characters around the first that differs."""
+    found = verify._in_file("x.jsonl", shown, recomputed)
+    assert str(found) == f"{place}: {said}"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from prefixscope.charts.clock import time_spent
 from prefixscope.charts.compared import compared_hits, compared_rates, compared_sweep
-from prefixscope.charts.drafting import accepted_by_position, balance_over_reuse, speed_by_shape
+from prefixscope.charts.drafting import accepted_by_position, balance_over_reuse, speed_by_shape, speed_title
 from prefixscope.charts.evictions import evictions_over_time
 from prefixscope.charts.hits import hits_by_length, hits_by_send
 from prefixscope.charts.lanes import block_range
@@ -44,6 +44,7 @@ __all__ = [
     "pressure_title",
     "short_heat",
     "speed_by_shape",
+    "speed_title",
     "store_ruler",
     "time_spent",
     "version_matrix",

@@ -14,6 +14,9 @@ from prefixscope.paired import Effect
 from prefixscope.quantities import count
 from prefixscope.theme import ARM_COLOURS, BLUE, GREEN
 
+_NEAR = 1.25
+"""A change of a quarter would have shown."""
+
 
 def speed_by_shape(shapes: pd.DataFrame, faster: Effect | None = None) -> Any:
     """Tokens a second by prompt shape, a bar per arm; what was accepted stands in words beside it.
@@ -55,7 +58,7 @@ def speed_by_shape(shapes: pd.DataFrame, faster: Effect | None = None) -> Any:
     faceted = chart.facet(facet=facet("shape", order), columns=1, data=inline(data), spacing=10)
     return faceted.properties(
         title=wrapped_title(
-            _speed_title(labels, rows, faster),
+            speed_title(rows, faster),
             "Bar: median; line: 10th to 90th percentile of the requests. Tokens are those in usage, not the stream's "
             "chunks."
             + ("" if faster is None else " The title's ratio is the geometric mean over prompts that both answered."),
@@ -141,7 +144,9 @@ def _accepted(row: Any) -> str:
     return f" · {share} accepted, {row.tokens_per_step:.2f} tokens a step"
 
 
-def _speed_title(labels: dict[str, str], rows: pd.DataFrame, faster: Effect | None) -> str:
+def speed_title(rows: pd.DataFrame, faster: Effect | None) -> str:
+    """What ``frames.by_shape`` and the effect of arm A over B say, in one line."""
+    labels = rows.drop_duplicates("arm").set_index("arm")["label"].to_dict()
     if faster is None or len(labels) < 2:
         medians = rows["tokens_per_s"]
         return f"{labels[min(labels)]} generates {medians.min():,.1f} to {medians.max():,.1f} tokens a second, by shape"
@@ -150,7 +155,9 @@ def _speed_title(labels: dict[str, str], rows: pd.DataFrame, faster: Effect | No
         return f"{a} generates {faster.value:.2f} times as many tokens a second as {b}: too few prompts to be sure"
     known = f"(95 %: {faster.low:.2f} to {faster.high:.2f}; {count(faster.pairs, 'prompt')})"
     if faster.low <= 1 <= faster.high:
-        return f"{a} generates about as fast as {b}: {faster.value:.2f} times {known}"
+        near = faster.low > 1 / _NEAR and faster.high < _NEAR
+        what = f"{a} generates about as fast as {b}" if near else f"Whether {a} generates faster than {b} can't be told"
+        return f"{what}: {faster.value:.2f} times {known}"
     return f"{a} generates {faster.value:.2f} times as many tokens a second as {b} {known}"
 
 

@@ -61,15 +61,19 @@ class Asker:
             most_tokens=self.most_tokens,
         )
 
+    @property
+    def templated(self) -> bool:
+        """Whether a chat template stands around what is asked; a plain completion has none."""
+        return self.api != "completions"
+
     def affords(self, requests: int, tokens: int) -> bool:
         """Whether so many more requests, of so many tokens together, stay within the cap."""
         return self.asked + requests <= MAX_SENDS and self.spent + tokens <= self.most_tokens
 
     def sample(self) -> tuple[int, ...] | None:
-        """Token ids of a short message, template included; None where the server has no ``/tokenize`` for chats."""
-        if self.api == "completions":
-            return None  # its prompts have no template
-        ids = self.client.tokenize([{"role": "user", "content": prompts.text(1, SAMPLE_CHARS)}], self.model)
+        """Token ids of a short message, template included where the API has one; None without a ``/tokenize``."""
+        said = prompts.text(1, SAMPLE_CHARS)
+        ids = self.client.tokenize(said if not self.templated else [{"role": "user", "content": said}], self.model)
         if ids:
             self.chars_per_token = SAMPLE_CHARS / len(ids)
         return ids

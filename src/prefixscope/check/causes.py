@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from prefixscope import preflight
-from prefixscope.check.evidence import FIRST, FRESH, PINNED, SPACED, TURN, Evidence, Sent, gained
+from prefixscope.check.evidence import FIRST, FRESH, PINNED, SPACED, TURN, Evidence, Sent, gained, rounding
 from prefixscope.check.outcome import ratio
 from prefixscope.preflight import fact as f
 
@@ -122,11 +123,12 @@ def why_short(e: Evidence, low: str, cold: Sent | None, second: Sent) -> tuple[s
             "the chat template renders the same message differently each time",
             "take the clock out of the chat template, or move it behind the conversation",
         )
+    most = _most(e, low, second)
+    if most is not None:
+        told = f"{100 * most:.1f} %"
+        why = f"hits are whole blocks, and a next turn's own tokens are new: at this length {told} is the most"
+        return f"{wanted}; {why}", f"a longer prompt (--tokens), or a lower --min-reuse ({told} at most)"
     if low == "second-turn":
-        turn = e.send(TURN, 1)
-        if e.min_reuse is not None and turn and (turn.cached_tokens or 0) >= (second.cached_tokens or 0):
-            why = "the next turn reuses as many tokens as the resend, and its own new ones count against it"
-            return f"{wanted}; {why}", "a longer prompt (--tokens), or a lower --min-reuse"
         why = "the next turn does not begin with the tokens of the last one: the chat template rewrites earlier turns"
         if e.send(TURN, 1) and gained(cold, e.send(TURN, 1)):
             why = "the next turn finds less than the resend did"
@@ -138,3 +140,18 @@ def why_short(e: Evidence, low: str, cold: Sent | None, second: Sent) -> tuple[s
         why = f"a third send reuses {third.cached_tokens:,}: the first one keeps fewer blocks than the second looks for"
         return "; ".join(part for part in (wanted, why) if part), "a finer --prefix-cache-retention-interval"
     return wanted, remedy_by_engine(e)
+
+
+def _most(e: Evidence, low: str, second: Sent) -> float | None:
+    """The highest share that whole blocks allow of the second send and the next turn, to a thousandth.
+
+    None where no share was asked for, or one of the two took less than all but the last blocks.
+    """
+    turn = e.send(TURN, 1)
+    block = f.number(e.facts, f.MAMBA_BLOCK) or f.number(e.facts, f.BLOCK)
+    took, missing = second.cached_tokens or 0, (second.prompt_tokens or 0) - (second.cached_tokens or 0)
+    less = turn is not None and (turn.cached_tokens or 0) < took
+    if e.min_reuse is None or less or (low != "second-turn" and missing > rounding(block)):
+        return None
+    shares = [sent.share for sent in (second, turn) if sent is not None and sent.share is not None]
+    return math.floor(1000 * min(shares)) / 1000

@@ -178,5 +178,10 @@ def pairs(sends: Iterable[Sent], series: str) -> list[tuple[Sent, Sent]]:
 
 
 def allowance(prompt_tokens: int, block: int | None) -> int:
-    """How far a full hit may stop short of the prompt: a twentieth, or three blocks (rounding, and two drops)."""
-    return max(192, prompt_tokens // 20, 3 * (block or 0))
+    """How far a full hit may stop short of the prompt: a twentieth, or what ``rounding`` takes."""
+    return max(prompt_tokens // 20, rounding(block))
+
+
+def rounding(block: int | None) -> int:
+    """Tokens that whole blocks leave of a full hit at most: three blocks (rounding, and two drops), or 192."""
+    return max(192, 3 * (block or 0))

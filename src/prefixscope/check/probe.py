@@ -138,12 +138,14 @@ class Prober:
     def _calibrate(self) -> None:
         """Without a tokenizer a short request tells how long a token is."""
         tokens = min(CALIBRATION_TOKENS, self.tokens)
+        messages = self.asker.conversation(tokens)
+        chars = sum(len(one["content"]) for one in messages)
         self.say(
             "no tokenizer answers for this model: a short request first tells how long its tokens are "
-            f"({price(1, tokens)})"
+            f"({price(1, tokens)}; at most about {chars:,}, where each character is one)"
         )
         try:
-            self._ask(CALIBRATION, 1, self.asker.conversation(tokens))
+            self._ask(CALIBRATION, 1, messages)
         except Rejected as error:
             if error.status != 413 or fits_not(error):
                 raise

@@ -30,7 +30,7 @@ class Readings:
 
     @property
     def tokenizer(self) -> bool:
-        """Whether the server counts a chat prompt's tokens without computing it."""
+        """Whether the server counts a prompt's tokens without computing it."""
         return self._rendered is not None
 
     def begin(self) -> None:
@@ -66,7 +66,7 @@ class Readings:
 
     def compare_templates(self) -> None:
         """Render the same message again, and look for today's date in it."""
-        if self._rendered is None or self.changes is not None:
+        if self._rendered is None or self.changes is not None or not self.asker.templated:
             return
         again = self.asker.sample()
         if again:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from prefixscope.cli.exits import file_to_write
 from prefixscope.errors import ReportError, RunError, mask
 
 if TYPE_CHECKING:
@@ -20,14 +21,12 @@ _PAGES, _TEXTS = (".html", ".htm"), (".md", ".markdown")
 def _compare(options: argparse.Namespace) -> int:
     from prefixscope import comparison, page
 
-    out = Path(options.out).expanduser() if options.out else None
-    if out is not None and (
-        out.suffix.lower() not in (*_PAGES, *_TEXTS) or out.is_dir() or not out.absolute().parent.is_dir()
-    ):
+    if options.out and Path(options.out).suffix.lower() not in (*_PAGES, *_TEXTS):
         raise RunError(
-            f"-o {options.out}: neither a page nor a Markdown file can be written there",
+            f"-o {options.out}: neither a page nor a Markdown file",
             remedy="name a file that ends in .html or .md, in a folder that exists",
         )
+    out = file_to_write(options.out) if options.out else None
     found = comparison.compare(options.runs)
     if out is not None:
         try:

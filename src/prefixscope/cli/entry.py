@@ -20,6 +20,7 @@ from prefixscope.errors import (
     RunError,
     TargetError,
     TraceError,
+    Unwritable,
 )
 
 
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         return int(options.call(options))
-    except (TargetError, RunError, NotebookError, TraceError, ReplayError) as error:
+    except (TargetError, RunError, NotebookError, TraceError, ReplayError, Unwritable) as error:
         return complain(error, USAGE)
     except (EngineError, ReportError, PrefixscopeError) as error:
         return complain(error, FAILED)

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from prefixscope.errors import PrefixscopeError, RunError
+from prefixscope import finished
+from prefixscope.errors import PrefixscopeError
 
 if TYPE_CHECKING:
     import argparse
@@ -27,11 +28,9 @@ def file_to_write(name: str) -> Path:
 
     Raises
     ------
-    RunError
-        where it is a folder, or in none: said before anything is computed for it.
+    Unwritable
+        where it is a folder, in none, or no regular file: said before anything is computed for it.
     """
     file = Path(name).expanduser()
-    if file.is_dir() or not file.absolute().parent.is_dir():
-        why = "it is a folder" if file.is_dir() else f"there is no folder {file.parent}"
-        raise RunError(f"-o {name} can't be written: {why}", remedy="name a file in a folder that exists: --out FILE")
+    finished.place(file)
     return file

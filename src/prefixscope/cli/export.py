@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,7 @@ def _export(options: argparse.Namespace) -> int:
     text = to_test(worst_series(load(Path(options.source).expanduser())))
     if out is not None:
         print(page.write(text, out))
+        print(f"in a Python with vLLM and pytest: python -m pytest {shlex.quote(str(out))}", file=sys.stderr)
     else:
         leaks.refuse(text, "the test")
         print(text, end="")

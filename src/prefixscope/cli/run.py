@@ -21,7 +21,8 @@ def _run(options: argparse.Namespace) -> int:
     if going_on:
         runner.refuse_other_target(options)
     target = runner.target_of(options)
-    plan = runner.plan(target, quick=options.quick, only=options.only, assignments=options.parameter)
+    only = options.only or (runner.going_on(Path(options.out), options.parameter) if going_on else [])
+    plan = runner.plan(target, quick=options.quick, only=only, assignments=options.parameter)
     if going_on:
         runner.add_stored(plan, Path(options.out))
     if options.dry_run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from prefixscope import redact
@@ -36,11 +36,15 @@ class Fact:
     """One fact of every side, None where it is unknown.
 
     ``kind`` is cause (a changed result may come from it), follows (a release makes it so) or about (the record itself).
+    ``of`` is the one server that was asked, where others were started otherwise; ``partial``: only of the sides with a
+    value were like servers compared.
     """
 
     name: str
     values: tuple[str | None, ...]
     kind: str = "cause"
+    of: str = ""
+    partial: bool = False
 
     @property
     def state(self) -> str:
@@ -53,16 +57,18 @@ def facts(sides: Sequence[Side], settings: Sequence[str]) -> tuple[Fact, ...]:
     """Every fact that some side knows; what depends on a server's setting only for ``settings``, which all have."""
     found: dict[str, Fact] = {}
 
-    def add(name: str, values: Iterable[Any], kind: str) -> None:
+    def add(name: str, values: Iterable[Any], kind: str, of: str = "") -> None:
         shown = tuple(None if value in (None, "", "None") else str(value) for value in values)
         if any(value is not None for value in shown):
-            found.setdefault(name, Fact(name=name, values=shown, kind=kind))
+            found.setdefault(name, Fact(name=name, values=shown, kind=kind, of=of))
 
     add(VERSION, (side.version for side in sides), "cause")
     for name, values, kind in _resolved(sides, settings):
         add(name, values, kind)
-    for name, values in _served(sides):
-        add(name, values, "follows" if name in _FOLLOWS or _defaulted(name, sides) else "cause")
+    resolved = {name.partition(" (")[0] for name in found}
+    for name, values, of in _served(sides):
+        if name not in resolved:
+            add(name, values, "follows" if name in _FOLLOWS or _defaulted(name, sides) else "cause", of)
     for name, values in _flags(sides, settings):
         add(name, values, "cause")
     for name, values in _environment(sides):
@@ -73,14 +79,37 @@ def facts(sides: Sequence[Side], settings: Sequence[str]) -> tuple[Fact, ...]:
             add(f"{MACHINE}{shown}", values, "cause")
         else:  # what attaches to a server from elsewhere says nothing of the machine that serves
             add(f"asked from: {shown}", values, "about")
-    add("target", ((side.manifest.get("target") or {}).get("label") for side in sides), "about")
+    targets = [(side.version, str((side.manifest.get("target") or {}).get("label") or "")) for side in sides]
+    if len({label.replace(version or "", "") for version, label in targets}) > 1:  # else the version says it all
+        add("target", (label for _, label in targets), "about")
     return tuple(found.values())
+
+
+def joined(whole: Sequence[Fact], pairs: Sequence[Sequence[Fact]]) -> tuple[Fact, ...]:
+    """The facts of all sides, and what differs between the base and one other side and is no fact of all sides.
+
+    ``pairs`` holds the facts of the base and each further side, in order.
+    """
+    known, more = {one.name for one in whole}, dict[tuple[str, str | None], Fact]()
+    for place, found in enumerate(pairs, start=1):
+        for one in found:
+            if one.name not in known and one.state == "differs":
+                first = more.get((one.name, one.values[0]))
+                values = list(first.values if first else (one.values[0], *[None] * len(pairs)))
+                values[place] = one.values[1]
+                more[one.name, one.values[0]] = replace(one, values=tuple(values), partial=None in values)
+    return (*whole, *more.values())
 
 
 def causes(found: Iterable[Fact]) -> list[str]:
     """What differs and may be the cause of a changed result; a machine counts once."""
-    names = [one.name for one in found if one.kind == "cause" and one.state == "differs"]
+    names = different(found, "cause")
     return list(dict.fromkeys("machine" if name.startswith(MACHINE) else name for name in names))
+
+
+def different(found: Iterable[Fact], kind: str) -> list[str]:
+    """The names of what differs, of one kind."""
+    return [one.name for one in found if one.kind == kind and one.state == "differs"]
 
 
 def labels(sides: Sequence[Side], found: Sequence[Fact]) -> tuple[str, ...]:
@@ -122,8 +151,8 @@ def _defaulted(name: str, sides: Sequence[Side]) -> bool:
     return name == INTERVAL and all(_kind(side) != "attached" for side in sides)
 
 
-def _served(sides: Sequence[Side]) -> Iterable[tuple[str, list[str]]]:
-    """What servers said of themselves."""
+def _served(sides: Sequence[Side]) -> Iterable[tuple[str, list[str], str]]:
+    """What servers said of themselves, and of which server alone it is known: a run asks its first one."""
     tables = [
         {
             _RENAMED.get(name, name): plain(one.get("value"))
@@ -133,12 +162,15 @@ def _served(sides: Sequence[Side]) -> Iterable[tuple[str, list[str]]]:
         for side in sides
     ]
     by_server = {_RENAMED.get(name, name) for name in BY_SERVER}
-    first = [
-        next((one.get("setting", {}).get("label") for one in side.manifest.get("servers", [])), "") for side in sides
+    started = [
+        list(dict.fromkeys(str(one.get("setting", {}).get("label")) for one in side.manifest.get("servers", [])))
+        for side in sides
     ]
+    first = {labels[0] if labels else "" for labels in started}
+    alone = next(iter(first)) if any(len(labels) > 1 for labels in started) else ""
     for name in dict.fromkeys(name for table in tables for name in table):
-        if name not in by_server or len(set(first)) == 1:
-            yield name, [table.get(name, "") for table in tables]
+        if name not in by_server or len(first) == 1:
+            yield name, [table.get(name, "") for table in tables], alone if name in by_server else ""
 
 
 def _resolved(sides: Sequence[Side], settings: Sequence[str]) -> Iterable[tuple[str, list[Any], str]]:
@@ -207,7 +239,8 @@ def _given(command: str) -> dict[str, str]:
         elif name is not None:
             found[name].append(word)
     return {
-        name: _FOLDERS.sub("…/", redact.clean(" ".join(words), limit=120)) or "given"
+        # Folders go before anything is cut: a report's are gone already.
+        name: _FOLDERS.sub("…/", redact.clean(" ".join(words))) or "given"
         for name, words in found.items()
         if name.startswith("--") and name not in _OWN_FLAGS
     }

@@ -11,7 +11,7 @@ from prefixscope import charts, frames, page, redact
 from prefixscope.comparison import tables
 from prefixscope.comparison.hits import Change, middle
 from prefixscope.comparison.retention import Interval, intervals
-from prefixscope.comparison.whole import CANNOT_TELL, SAME, Comparison, to_json
+from prefixscope.comparison.whole import CANNOT_TELL, SAME, Comparison, Pair, to_json
 from prefixscope.comparison.words import blame, exact, headline, judged_words, sentence, varied
 from prefixscope.display import themed
 from prefixscope.quantities import count, number
@@ -40,14 +40,19 @@ def render_comparison(found: Comparison, target: Path) -> Path:
         chip={"worse": "none", "better and worse": "short", "better": "reuses"}.get(code(found), "inconclusive"),
         headings=[headline(pair) for pair in found.pairs],
         leads=[" ".join(exact(pair)) for pair in found.pairs],
-        blames=[blame(pair) for pair in found.pairs],
-        varied=[" ".join(varied(pair)) for pair in found.pairs],
+        blames=[blame(pair) for pair in found.pairs if not pair.why],
+        varied=[text for pair in found.pairs if (text := _of(found, pair, " ".join(varied(pair))))],
         labels=found.labels,
         headline=drawn.get("verdict"),
         sections=made,
         downloads=list(_downloads(found)),
     )
     return page.write(text, target)
+
+
+def _of(found: Comparison, pair: Pair, text: str) -> str:
+    """The text, with the pair that it is about where there are several."""
+    return f"{pair.other.letter} against {pair.base.letter}: {text}" if text and len(found.pairs) > 1 else text
 
 
 def code(found: Comparison) -> str:
@@ -63,8 +68,8 @@ def sections(found: Comparison) -> list[Section]:
     """Who is who, settings, results, what was not compared, doubts; sections without content are left out."""
     made = [_runs(found), _settings(found), _hits(found), _retention(found), _rates(found), _answers(found)]
     if (table := tables.alone(found)) is not None:
-        text = "Only cells are compared that are the same but for what the runs differ in. These are not:"
-        made.append(Section(id="alone", title="What only one run has", before=(text,), tables=(table,)))
+        text = "Only what was asked alike is compared. This was not asked alike of every run:"
+        made.append(Section(id="alone", title="What not every run has", before=(text,), tables=(table,)))
     if (table := tables.doubts(found)) is not None:
         made.append(Section(id="doubts", title="Doubts", tables=(table,)))
     return [one for one in made if one is not None]
@@ -128,7 +133,7 @@ def _settings(found: Comparison) -> Section:
         title="What differs in settings",
         before=before,
         tables=() if table is None else (table,),
-        after=(f"The same on all: {same}.",) if same else (),
+        after=same,
     )
 
 

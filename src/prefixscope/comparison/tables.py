@@ -9,7 +9,7 @@ from prefixscope.comparison.hits import Cell, Change
 from prefixscope.comparison.rates import Rate
 from prefixscope.comparison.retention import Interval
 from prefixscope.comparison.whole import Comparison, Pair
-from prefixscope.comparison.words import hit_words, judged_words, lengths_words, times_words
+from prefixscope.comparison.words import alone_words, hit_words, judged_words, lengths_words, times_words
 from prefixscope.quantities import count, number
 from prefixscope.sections import Table
 
@@ -47,7 +47,11 @@ def settings(found: Comparison) -> Table | None:
         caption="Settings that differ, or that not every run tells.",
         columns=("setting", *_letters(found), *(("remark",) if any(remarks) else ())),
         rows=tuple(
-            (one.name, *(value or "unknown" for value in one.values), *more)
+            (
+                f"{one.name} (first server: {one.of})" if one.of else one.name,
+                *(value or ("not compared" if one.partial else "unknown") for value in one.values),
+                *more,
+            )
             for one, more in zip(rows, last, strict=True)
         ),
     )
@@ -55,13 +59,21 @@ def settings(found: Comparison) -> Table | None:
 
 def _remark(one: Fact) -> str:
     if one.state == "unknown":
-        return "not known on all"
-    return {"cause": "", "follows": "resolved by the release itself", "about": "about the record"}[one.kind]
+        return "not every run tells it"
+    return {"cause": "", "follows": "worked out by vLLM itself, not set", "about": "no setting of the server"}[one.kind]
 
 
-def same(found: Iterable[Fact]) -> str:
-    """The facts that are the same on all sides, in a line."""
-    return "; ".join(f"{one.name} {one.values[0]}" for one in found if one.state == "same")
+def same(found: Iterable[Fact]) -> tuple[str, ...]:
+    """The facts that are the same on all sides, in a line; in another those that only one server was asked for."""
+    alike: dict[str, list[str]] = {}
+    for one in found:
+        if one.state == "same":
+            alike.setdefault(one.of, []).append(f"{one.name} {one.values[0]}")
+    return tuple(
+        f"{f'Asked of the first server alone ({of}), and the same there' if of else 'The same on all'}: "
+        f"{'; '.join(named)}."
+        for of, named in alike.items()
+    )
 
 
 def hits(found: Comparison) -> list[Table]:
@@ -212,11 +224,12 @@ def equality(pair: Pair) -> Table | None:
 
 
 def alone(found: Comparison) -> Table | None:
-    """What only one side of a pair has, and prompts that were not the same."""
-    rows: dict[tuple[str, ...], None] = {}
+    """What some sides were not asked, and prompts that were not the same."""
+    rows: dict[tuple[str, ...], None] = {
+        (alone_words(one), one.config, lengths_words(one.lengths), count(one.sends, "send")): None
+        for one in found.alone
+    }
     for pair in found.pairs:
-        for one in pair.alone:
-            rows[f"only {one.letter}", one.config, lengths_words(one.lengths), count(one.sends, "send")] = None
         for change in pair.changes:
             if change.code == "another prompt":
                 lengths = [
@@ -233,9 +246,10 @@ def alone(found: Comparison) -> Table | None:
     if not rows:
         return None
     return Table(
-        caption="Measured, and not compared.", columns=("who", "configuration", "prompts", "how many, or why"),
+        caption=f"Measured, and not compared{' with every run' if len(found.sides) > 2 else ''}.",
+        columns=("who", "configuration", "prompts", "how many, or why"),
         rows=tuple(rows),
-    )  # fmt: skip
+    )
 
 
 def doubts(found: Comparison) -> Table | None:

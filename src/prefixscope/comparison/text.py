@@ -4,72 +4,77 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from prefixscope.comparison import tables
 from prefixscope.comparison.whole import Comparison, Pair
-from prefixscope.comparison.words import chief, headline, judged_words, lead, lengths_words, times_words
+from prefixscope.comparison.words import alone_words, chief, headline, judged_words, lead, lengths_words, times_words
+from prefixscope.quantities import count
 
 MOST = 10
+LEAST = 12
+"""Characters that a column keeps, however narrow the terminal."""
 
 
 def to_text(found: Comparison, width: int = 100) -> str:
     """The sentences, who is who, the settings that differ, the results, and what was not compared."""
-    lines: list[str] = []
-    for pair in found.pairs:
-        lines += [*textwrap.wrap(headline(pair), width), ""]
+    blocks = [textwrap.wrap(headline(pair), width) for pair in found.pairs]
     width_of = max(len(label) for label in found.labels)
-    lines += [f"  {label:{width_of}}  {side.name}" for label, side in zip(found.labels, found.sides, strict=True)]
+    blocks.append([f"  {label:{width_of}}  {side.name}" for label, side in zip(found.labels, found.sides, strict=True)])
     table = tables.settings(found)
-    lines += ["", "settings that differ"]
     if table is None:
-        lines.append("  none, of all that the runs tell")
+        blocks.append(["settings that differ", "  none, of all that the runs tell"])
     else:
-        lines += _aligned([["", *table.columns[1:]], *map(list, table.rows)], width)
+        rows = [["", *table.columns[1:]], *map(list, table.rows)]
+        blocks.append(["settings that differ", *_aligned(rows, width)])
     for pair in found.pairs:
-        lines += _results(pair, width)
-    for pair in found.pairs:
-        for one in pair.alone:
-            lines += _wrapped(
-                f"only in {one.letter}: {one.config}, {lengths_words(one.lengths)}, {one.sends} sends", width
-            )
-    lines += [
-        line for side in found.sides for doubt in side.doubts for line in _wrapped(f"{side.letter}: {doubt}", width)
+        blocks += _results(pair, width, named=len(found.pairs) > 1)
+    rest = [
+        f"{alone_words(one)}: {one.config}, {lengths_words(one.lengths)}, {count(one.sends, 'send')}"
+        for one in found.alone
     ]
-    return "\n".join(line.rstrip() for line in lines)
+    rest += [f"{side.letter}: {doubt}" for side in found.sides for doubt in side.doubts]
+    blocks.append([line for text in rest for line in _wrapped(text, width)])
+    return "\n\n".join("\n".join(line.rstrip() for line in block) for block in blocks if block)
 
 
-def _results(pair: Pair, width: int) -> list[str]:
-    named = f"{pair.other.letter} against {pair.base.letter}"
-    lines = ["", *textwrap.wrap(" ".join(lead(pair)), width), ""]
+def _results(pair: Pair, width: int, *, named: bool) -> list[list[str]]:
+    """Paragraphs and tables; ``named`` says of each paragraph which runs it is about."""
+    who = f"{pair.other.letter} against {pair.base.letter}"
+    said = " ".join(lead(pair))
+    blocks = [textwrap.wrap(f"{who}: {said}" if named and said else said, width)]
     changed = chief(pair, MOST)
+    lines = []
     if changed:
-        lines.append(f"hit lengths, {named}: those that changed most")
+        lines.append(f"hit lengths, {who}: those that changed most")
         lines += _aligned([[f"{before} → {after}", what] for what, before, after in changed], width, right=True)
     if any(not one.by_shape for one in pair.rates):
-        lines.append(f"times and rates, {named} (95 % interval)")
+        lines.append(f"times and rates, {who} (95 % interval)")
         lines += _aligned(
             [[one.name, times_words(one), judged_words(one)] for one in pair.rates if not one.by_shape], width
         )
-    return [*lines, ""]
+    return [*blocks, lines]
 
 
 def _aligned(rows: Sequence[Sequence[str]], width: int, *, right: bool = False) -> list[str]:
-    columns = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    most = max(width // max(len(columns) - 1, 1), 16)
-    sizes = [min(size, most) for size in columns]
+    """The rows under each other within the width; a cell too long for its column goes on in the next line."""
+    columns = list(zip(*rows, strict=True))
+    sizes = [max(len(cell) for cell in column) for column in columns]
+    words = [max(len(word) for cell in column for word in cell.split() or [""]) for column in columns]
+    least = [min(size, max(LEAST, min(word, width // 4))) for size, word in zip(sizes, words, strict=True)]
+    while sum(sizes) + 2 * len(sizes) > width and sizes != least:
+        widest = max(range(len(sizes)), key=lambda place: (sizes[place] > least[place], sizes[place]))
+        sizes[widest] -= 1
     lines = []
     for row in rows:
-        cells = [_short(cell, size) for cell, size in zip(row, sizes, strict=True)]
-        shown = [
-            f"{cell:>{size}}" if right and not n else f"{cell:{size}}"
-            for n, (cell, size) in enumerate(zip(cells, sizes, strict=True))
-        ]
-        lines.append("  " + "  ".join(shown))
+        parts = [textwrap.wrap(cell, size) or [""] for cell, size in zip(row, sizes, strict=True)]
+        for cells in zip_longest(*parts, fillvalue=""):
+            shown = [
+                f"{cell:>{size}}" if right and not n else f"{cell:{size}}"
+                for n, (cell, size) in enumerate(zip(cells, sizes, strict=True))
+            ]
+            lines.append("  " + "  ".join(shown))
     return lines
-
-
-def _short(cell: str, size: int) -> str:
-    return cell if len(cell) <= size else cell[: size - 1] + "…"
 
 
 def _wrapped(text: str, width: int) -> list[str]:

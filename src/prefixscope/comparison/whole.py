@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from prefixscope.comparison.answers import Answers, answers
-from prefixscope.comparison.facts import STARTED, Fact, facts, labels, span
+from prefixscope.comparison.facts import STARTED, Fact, facts, joined, labels, span
 from prefixscope.comparison.hits import SURE, Cell, Change, Judged, Seen, changes, counted, judged, seen
 from prefixscope.comparison.rates import Rate, Spread, rates
 from prefixscope.comparison.side import Side, load
@@ -18,9 +18,10 @@ WORSE, BETTER, MIXED, SAME, CANNOT_TELL = "worse", "better", "better and worse",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alone:
-    """Cells of one setting and name that only one side answered."""
+    """Cells of one setting and name that the sides ``letters`` answered and ``without`` were not asked."""
 
-    letter: str
+    letters: tuple[str, ...]
+    without: tuple[str, ...]
     config: str
     lengths: tuple[int, ...]
     sends: int
@@ -76,12 +77,13 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """All sides, the base first; ``labels`` is what each is called."""
+    """All sides, the base first; ``labels`` is what each is called, ``alone`` what some were not asked."""
 
     sides: tuple[Side, ...]
     facts: tuple[Fact, ...]
     labels: tuple[str, ...]
     pairs: tuple[Pair, ...]
+    alone: tuple[Alone, ...]
 
     @property
     def exit_code(self) -> int:
@@ -111,7 +113,13 @@ def compare(names: Sequence[str]) -> Comparison:
     for place, (side, table) in enumerate(zip(sides[1:], tables[1:], strict=True), start=1):
         own = tuple(Fact(name=one.name, values=(one.values[0], one.values[place])) for one in started)
         pairs.append(_pair(sides[0], side, tables[0], table, own))
-    return Comparison(sides=sides, facts=found, labels=labels(sides, found), pairs=tuple(pairs))
+    return Comparison(
+        sides=sides,
+        facts=joined(found, [pair.facts for pair in pairs]),
+        labels=labels(sides, found),
+        pairs=tuple(pairs),
+        alone=_alone(sides, tables),
+    )
 
 
 def _common(sides: Sequence[Side]) -> list[str]:
@@ -133,20 +141,27 @@ def _pair(
         verdicts=judged(changed),
         rates=rates(base, other, changed),
         answers=answers(base, other),
-        alone=(*_alone(base.letter, mine, theirs), *_alone(other.letter, theirs, mine)),
+        alone=_alone(two, (mine, theirs)),
         why="" if counted(changed) else _why(base, other, mine, theirs, changed),
     )
 
 
-def _alone(letter: str, mine: Mapping[Cell, Seen], theirs: Mapping[Cell, Seen]) -> tuple[Alone, ...]:
-    groups: dict[str, list[Cell]] = {}
-    for cell, one in mine.items():
-        if cell not in theirs and one.prompt_tokens:
-            groups.setdefault(one.config, []).append(cell)
+def _alone(sides: Sequence[Side], tables: Sequence[Mapping[Cell, Seen]]) -> tuple[Alone, ...]:
+    groups: dict[tuple[tuple[str, ...], tuple[str, ...], str], list[Cell]] = {}
+    for cell in dict.fromkeys(cell for table in tables for cell in table):
+        answered = [(side.letter, table[cell]) for side, table in zip(sides, tables, strict=True) if cell in table]
+        answered = [(letter, one) for letter, one in answered if one.prompt_tokens]
+        without = tuple(side.letter for side, table in zip(sides, tables, strict=True) if cell not in table)
+        if answered and without:
+            letters = tuple(letter for letter, _ in answered)
+            groups.setdefault((letters, without, answered[0][1].config), []).append(cell)
     return tuple(
-        Alone(letter=letter, config=config, lengths=tuple(sorted({cell.tokens for cell in cells})), sends=len(cells))
-        for config, cells in groups.items()
-    )
+        Alone(
+            letters=letters, without=without, config=config,
+            lengths=tuple(sorted({cell.tokens for cell in cells})), sends=len(cells),
+        )
+        for (letters, without, config), cells in groups.items()
+    )  # fmt: skip
 
 
 def _why(
@@ -171,7 +186,7 @@ def _why(
 
 
 def _list(side: Side) -> str:
-    return ", ".join(side.settings)
+    return ", ".join(f"“{setting}”" for setting in side.settings)
 
 
 def to_json(found: Comparison, sentence: str) -> dict[str, Any]:
@@ -187,7 +202,9 @@ def to_json(found: Comparison, sentence: str) -> dict[str, Any]:
             for side, label in zip(found.sides, found.labels, strict=True)
         ],
         "settings": [
-            {"name": one.name, "values": list(one.values), "state": one.state, "kind": one.kind} for one in found.facts
+            {"name": one.name, "values": list(one.values), "state": one.state, "kind": one.kind}
+            | ({"asked_of": one.of} if one.of else {})
+            for one in found.facts
         ],
         "pairs": [_pair_json(pair) for pair in found.pairs],
     }  # fmt: skip
@@ -230,7 +247,8 @@ def _pair_json(pair: Pair) -> dict[str, Any]:
         ],
         "answers": None if pair.answers.across is None else pair.answers.across.sentence,
         "only": [
-            {"run": one.letter, "configuration": one.config, "lengths": list(one.lengths), "sends": one.sends}
+            {"run": letter, "configuration": one.config, "lengths": list(one.lengths), "sends": one.sends}
             for one in pair.alone
+            for letter in one.letters
         ],
     }  # fmt: skip

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from prefixscope.charts import listing, with_configs
-from prefixscope.comparison.facts import causes
+from prefixscope.comparison.facts import causes, different
 from prefixscope.comparison.hits import Change, Seen, middle
 from prefixscope.comparison.rates import COLD, FOLLOWS, WARM, Rate
-from prefixscope.comparison.whole import AS_STARTED, Comparison, Pair
+from prefixscope.comparison.whole import AS_STARTED, Alone, Comparison, Pair
 from prefixscope.quantities import count, number
 
 _ORDINAL = {2: "second", 3: "third"}
@@ -43,14 +43,24 @@ def varied(pair: Pair) -> list[str]:
 
 
 def blame(pair: Pair) -> str:
-    """How many things differ: a change may be blamed on one, not on one of several."""
-    different = causes(pair.facts)
-    if not different:
-        return "No setting that both runs tell of differs."
-    if len(different) == 1:
-        return f"Of what both runs tell of their settings, only this differs: {different[0]}."
-    named = ", ".join(different)
-    return f"More than one thing differs ({named}), so a changed result can't be blamed on one of them alone."
+    """How many things differ: a change may be blamed on one, not on one of several. It names all that differs."""
+    named, both = causes(pair.facts), f"{pair.base.letter} and {pair.other.letter}"
+    follows = list(dict.fromkeys(name.partition(" (")[0] for name in different(pair.facts, "follows")))
+    if not named:
+        text = f"No setting that {both} tell of differs"
+    elif len(named) == 1:
+        text = f"Of what {both} tell of their settings, only this differs: {named[0]}"
+    else:
+        text = (
+            f"More than one thing differs between {both} ({', '.join(named)}), so a changed result can't be blamed on "
+            "one of them alone"
+        )
+    if follows:
+        how = f"what follows from {'it' if len(named) == 1 else 'them'}" if named else "what vLLM worked out differs"
+        text += f"; {'and ' if named else 'but '}{how}: {', '.join(follows)}"
+    if about := different(pair.facts, "about"):
+        text += f". Different too, but no setting of the server: {', '.join(about)}"
+    return f"{text}."
 
 
 def send_words(one: Change) -> str:
@@ -176,17 +186,46 @@ def _verdicts(pair: Pair) -> list[str]:
 
 def _speeds(pair: Pair) -> list[str]:
     found = [one for one in pair.rates if one.what not in (*_FIRST, FOLLOWS) and not one.by_shape]
-    parts = [f"{one.name} changes: {times_words(one)}" for one in found if one.code == "change"]
-    for words, codes in (("the same", ("same",)), ("within noise", ("noise",)), ("can't be told", ("can't tell",))):
-        if named := [one.name for one in found if one.code in codes]:
-            parts.append(f"{listing(named)}: {words}")
-    text = "; ".join(parts)
-    return [f"{text[:1].upper()}{text[1:]}."] if text else []
+    parts = []
+    for one in found:
+        if one.code == "change":
+            parts.append(f"{_quantities([one])} {_verb([one], 'change')}: {times_words(one)}.")
+    if same := [one for one in found if one.code == "same"]:
+        parts.append(f"{_quantities(same)} {_verb(same, 'stay')} the same.")
+    if noise := [one for one in found if one.code == "noise"]:
+        parts.append(f"{_quantities(noise)} {_verb(noise, 'differ')} within noise.")
+    if untold := [one for one in found if one.code == "can't tell"]:
+        parts.append(f"Whether {_quantities(untold)} changed can't be told.")
+    return [f"{text[:1].upper()}{text[1:]}" for text in parts]
+
+
+def _quantities(rates: Sequence[Rate]) -> str:
+    """``tokens a second with MTP and no MTP``."""
+    groups: dict[str, list[str]] = {}
+    for one in rates:
+        groups.setdefault(one.what, []).append(one.of)
+    parts = []
+    for what, servers in groups.items():
+        plain = [of for of in servers if of and of != AS_STARTED]
+        parts.append(f"{what} {with_configs(plain)}" if plain else what)
+    return " and ".join(parts)
+
+
+def _verb(rates: Sequence[Rate], word: str) -> str:
+    """``stays`` of acceptance on one server, ``stay`` of tokens or of several things."""
+    return word if len(rates) > 1 or rates[0].what.startswith("tokens") else f"{word}s"
 
 
 def _answered(pair: Pair) -> list[str]:
     across = pair.answers.across
     return [across.sentence] if across is not None and across.code == "arms" else []
+
+
+def alone_words(one: Alone) -> str:
+    """``only in A`` of two runs or where just one has it, ``in A and B, not in C`` else."""
+    if len(one.letters) == 1:
+        return f"only in {one.letters[0]}"
+    return f"in {listing(one.letters)}, not in {listing(one.without)}"
 
 
 def lengths_words(lengths: Sequence[int]) -> str:

@@ -10,9 +10,10 @@ from prefixscope.trace import GroupView, Lookup, ranges_text
 def evidence(lookup: Lookup) -> tuple[str, ...]:
     """What was recorded of a lookup: one line for the engine, one per kind of group, one for what came before."""
     header = lookup.header
+    drop = ", the block that speculative decoding gives up taken off" if any(step.drop for step in lookup.steps) else ""
     lines = [
         f"vLLM {header.version}, process {header.pid}: {lookup.tokens:,} tokens, hit {lookup.hit_tokens:,}; "
-        f"a cache that holds everything would give {tokens_text(lookup.reachable_tokens)}.",
+        f"a cache that holds everything would give {tokens_text(lookup.reachable_tokens)}{drop}.",
     ]
     alike: dict[tuple[object, ...], list[GroupView]] = {}
     for view in lookup.groups:

@@ -171,6 +171,9 @@ def commands(told: Account) -> list[tuple[str, str]]:
         row = found[found["setting_id"].isin(names) & found["command"].notna()].head(1)
         if len(row):
             made.append((f"the server {what} ({config})", _command(row.iloc[0]["command"])))
+    if told.verdict.code == "not asked":
+        known = found[found["command"].notna()]
+        made = [(f"the server {row.setting}", _command(row.command)) for row in known.itertuples()]
     return made
 
 
@@ -185,8 +188,10 @@ def briefly(told: Account) -> list[tuple[str, str]]:
     note = f"; {len(variables)} environment variables before it are in the report" if many else ""
     made = [(f"{which}{note}", program if many else text)]
     for other, command in others:
-        more = "\n".join(line for line in _parts(command) if line not in _parts(text))
-        made.append((f"{other}, where it differs", more or "nowhere"))
+        mine, first = _parts(command), _parts(text)
+        lines = [line for line in mine if line not in first]
+        lines += [f"# without {line}" for line in first if line.split()[0] not in {one.split()[0] for one in mine}]
+        made.append((f"{other}, where it differs", "\n".join(lines) or "nowhere"))
     return made
 
 

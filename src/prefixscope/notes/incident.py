@@ -32,9 +32,10 @@ def write_incident(run_dir: Path | str, *, out: Path | str | None = None) -> Pat
     with shared_account(Path(run_dir)) as told:
         drawn = pictures(told, target.stem)
         text = note(told, drawn)
+    page.write(text, target)  # first: where nothing can be written, the error names what was asked for
     for picture in drawn.values():
         picture.write(target.parent)
-    return page.write(text, target)
+    return target
 
 
 def note(told: Account, drawn: Mapping[str, Picture]) -> str:

@@ -21,6 +21,8 @@ _SENDS = ("send 1 (cold)", "send 2", "send 3", "new ending", "follow-up turn")
 def title(told: Account) -> str:
     """The note's title: who does what, and what brings it back."""
     found = told.verdict
+    if found.code == "not asked":
+        return found.headline.rstrip(".")
     who = "The server" if found.config in (None, "as served") else str(found.config)
     who += f" on vLLM {told.version}" if told.version else ""
     if told.material.brought:
@@ -106,7 +108,7 @@ def adapter(told: Account) -> str:
 def elsewhere(told: Account) -> list[str]:
     """What the verdict adds of other sends and configurations; without what the cause says."""
     known = "" if told.diagnosis is None else told.diagnosis.sentence
-    return [text for text in told.verdict.sentences if text != known]
+    return [text for text in told.verdict.sentences if text not in (known, drafter_off(told))]
 
 
 def waiting(told: Account) -> str:

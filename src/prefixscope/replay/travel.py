@@ -99,7 +99,8 @@ def _in_report(text: str, path: Path) -> str:
     if found is None:
         raise ReplayError(
             f"{path} is a page without a replayable case",
-            cause="it is no report of prefixscope, its servers were not traced, or the case was too large to embed",
+            cause="it is no report of prefixscope, its servers were not traced, nothing was sent (a trace that was "
+            "brought alone), or the case was too large to embed",
             remedy="ask for the run directory, or for a report of a traced run",
         )
     return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from prefixscope.material import Material
 from prefixscope.sections.blocks import block_trace, worst_figure
 from prefixscope.sections.crosscheck import predicted
@@ -19,12 +21,15 @@ __all__ = ["Figure", "Section", "Table", "command", "engines", "headline_figure"
 
 def headline_figure(material: Material) -> Figure | None:
     """The one figure that shows the verdict."""
-    return sends_figure(material) or worst_figure(material)
+    found = sends_figure(material) or worst_figure(material)
+    if found is None and material.verdict.code == "not asked":
+        sections = (sweep(material), speculation(material), equality(material, include_text=False))
+        found = next((replace(one.figures[0], id="verdict") for one in sections if one.figures), None)
+    return found
 
 
 def sections(material: Material, *, include_text: bool = False) -> list[Section]:
-    """All sections after the verdict, in reading order."""
+    """All sections after the verdict, in reading order; those without data come after those with."""
     made = [hit_lengths(material), first_token(material), block_trace(material), sweep(material), cost(material)]
     made += [predicted(material), equality(material, include_text=include_text), speculation(material)]
-    made += [warnings(material), time_spent(material)]
-    return made
+    return [*sorted(made, key=lambda section: bool(section.missing)), warnings(material), time_spent(material)]

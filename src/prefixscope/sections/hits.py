@@ -27,10 +27,13 @@ def sends_figure(material: Material) -> Figure | None:
     plain = second.loc[~second["drafter"].fillna(True) & ~second["as_served"].fillna(False), "config"].head(1).tolist()
     wanted = [*plain, material.verdict.config, material.verdict.remedy_config]
     names = [name for name in dict.fromkeys(wanted) if name]
-    chart = charts.hits_by_send(material.hits, configs=names) if len(second) else None
+    rows = material.hits[material.hits["config"].isin(names) & material.hits["send"].isin(["cold", "repeat"])]
+    told = second.loc[(second["config"] == material.verdict.config) & second["cached_tokens"].notna(), "tokens"]
+    # A run that was stopped may have sent longer prompts elsewhere than to the configuration that it is about.
+    rows = rows[rows["tokens"] <= told.max()] if len(told) else rows
+    chart = charts.hits_by_send(rows, configs=names) if len(second) else None
     if chart is None:
         return None
-    rows = material.hits[material.hits["config"].isin(names) & material.hits["send"].isin(["cold", "repeat"])]
     table = _hit_table(rows[rows["tokens"] == rows["tokens"].max()])
     return Figure(id="verdict", chart=chart, table=replace(table, fold=True))
 

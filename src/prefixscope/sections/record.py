@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from prefixscope import charts, frames, redact
+from prefixscope import charts, frames, redact, trade
 from prefixscope.material import Material
 from prefixscope.quantities import count, number
 from prefixscope.sections.section import Section, Table, command, empty, figures
@@ -102,6 +102,12 @@ def warnings(material: Material) -> Section:
     rows += [
         ("", "unreadable-rows", problem, "nothing to do: everything else was read") for problem in material.problems
     ]
+    streamed = material.generations
+    if len(streamed) and (gain := trade.too_fast(streamed)):
+        rows.append(("speculation", "gain-too-large", gain, "an idle machine, and a new run"))
+    if len(streamed) and (held := trade.held_back(streamed)):
+        what = "ask the engine itself, not through a gateway; longer answers: -p speculation.answer_tokens=N"
+        rows.append(("speculation", "one-burst", held, what))
     failed = material.sent[material.sent["status"] == "failed"]
     for (stage, error), part in failed.groupby(["stage", "error"], dropna=False, sort=False):
         rows.append(

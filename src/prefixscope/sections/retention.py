@@ -95,7 +95,7 @@ def cost(material: Material) -> Section:
     if chart is None:
         return empty(material, section_id, title, "Blocks kept are counted by the sweep, on a traced engine.", "sweep")
     stored = material.kept
-    tokens = stored["tokens"].max()
+    tokens = stored["tokens"].max() if len(stored) else material.sweep["tokens"].max()
     kept = stored[stored["tokens"] == tokens].drop_duplicates(["series", "gid"])
     named = kept["interval"].where(kept["interval"] != "default", kept["resolved"].fillna("release's") + " (default)")
     kinds = kept.assign(interval=named).groupby(["interval", "interval_order", "group_kind", "block_size"], sort=False)
@@ -133,5 +133,7 @@ def cost(material: Material) -> Section:
                 rows=rows,
                 numeric=frozenset(columns[2:]),
             ),
-        ),
+        )
+        if rows
+        else (),
     )

@@ -72,7 +72,10 @@ def empty(material: Material, section_id: str, title: str, missing: str, stage: 
     if why:
         missing = f"{missing} {why[:1].upper()}{sentence(why)[1:]}"
     fill = command(stage)
-    if entry.get("status") == "skipped":
+    if material.brought:
+        # A trace from elsewhere has no server to go on with.
+        fill = "prefixscope run --url http://HOST:8000"
+    elif entry.get("status") == "skipped":
         # The stage can't run on this target at all; its warning says on which it can.
         warned = [
             item

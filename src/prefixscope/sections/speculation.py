@@ -15,6 +15,13 @@ _ENOUGH = 5
 """Pairs from which Student's interval is no longer mostly that of its few degrees of freedom."""
 
 
+_GAIN = (
+    "A gain counts if its interval leaves out 1, and only together with what it costs: on a release that drops the "
+    "hit, every repeated prompt is computed again, and long prompts with short answers lose more than the "
+    "drafter brings."
+)
+
+
 def speculation(material: Material) -> Section:
     title, section_id = "Speculative decoding", "speculation"
     table = material.generations
@@ -52,9 +59,7 @@ def speculation(material: Material) -> Section:
         figures=figures(section_id, chart),
         findings=tuple(findings),
         after=(
-            "A gain counts if its interval leaves out 1, and only together with what it costs: on a release that drops "
-            "the hit, every repeated prompt is computed again, and long prompts with short answers lose more than the "
-            "drafter brings.",
+            *((_GAIN,) if compared else ()),
             *_few(frames.record(table, material.headrooms)),
         ),
         tables=tuple(tables),
@@ -147,6 +152,6 @@ def _few(record: pd.DataFrame) -> tuple[str, ...]:
     if not len(rows) or fewest >= _ENOUGH or fewest == most:
         return ()
     return (
-        f"Behind a single shape stand {count(int(fewest), 'prompt')}, which leaves its interval wide; the one over all "
+        f"Behind a single shape: {count(int(fewest), 'prompt')}, which leaves its interval wide; the one over all "
         f"{count(int(most), 'prompt')} is the one to go by.",
     )

@@ -56,7 +56,12 @@ class Summary:
             lost = any(code == "no_header" for code, _ in self.trace.warnings)
             return printable([*lines, NO_HEADER if lost else NO_LOOKUP])
         if self.rows:
-            lines += [HEADING, *(lookup_line(lookup, cause) for lookup, cause in self.rows)]
+            engines = self.trace.headers
+            told = [lookup_line(lookup, cause) for lookup, cause in self.rows]
+            if len(engines) > 1:
+                numbers = [engines.index(lookup.header) + 1 for lookup, _ in self.rows]
+                told = [f"{number:>6,}  {line}" for number, line in zip(numbers, told, strict=True)]
+            lines += [f"engine  {HEADING}" if len(engines) > 1 else HEADING, *told]
         if self.earlier:
             lines.append(f"{self.earlier:,} earlier lookups are not listed (--limit 0 lists all)")
         if self.shown is not None:

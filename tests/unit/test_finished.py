@@ -1,0 +1,88 @@
+"""Where finished files go: a regular file is replaced whole, a link is followed, everything else is refused."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from data.make_run import make_run
+
+from prefixscope import cli, finished, notes, page
+from prefixscope.errors import Unwritable
+from prefixscope.resources import data_path
+
+SAMPLE = data_path("sample/run")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("runs") / "run", stages=("baseline",))
+
+
+def commands(run: Path, out: Path) -> dict[str, list[str]]:
+    return {
+        "report": ["report", str(run), "-o", str(out)],
+        "incident": ["report", str(run), "--incident", "-o", str(out)],
+        "issue": ["report", str(run), "--for-issue", "-o", str(out)],
+        "export-test": ["export-test", str(SAMPLE), "-o", str(out)],
+        "predict": ["predict", "--geometry", "gemma-4-12b", "-o", str(out)],
+        "compare": ["compare", str(run), str(SAMPLE), "-o", str(out)],
+    }
+
+
+@pytest.mark.parametrize("command", ["report", "incident", "issue", "export-test", "predict", "compare"])
+def test_what_is_no_regular_file_is_refused_and_stays(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """A pipe, as a device would be, is left as it is, alone in its folder; the error says why, with exit code 2."""
+    pipe = tmp_path / "out.html"
+    os.mkfifo(pipe)
+    assert cli.main(commands(run, pipe)[command]) == 2
+    told = capsys.readouterr().err
+    assert f"{pipe} can't be written: it is no regular file" in told
+    assert "--out FILE" in told
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert [one.name for one in tmp_path.iterdir()] == ["out.html"]
+
+
+def test_a_pipe_at_a_place_that_no_option_names_is_refused_too(run: Path, tmp_path: Path) -> None:
+    """A frame's CSV is a finished file as well, and so is a link to a pipe."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "csv").mkdir()
+    (tmp_path / "csv" / "hits.csv").symlink_to(tmp_path / "pipe")
+    with pytest.raises(Unwritable, match="no regular file"):
+        notes.write_csv(run, tmp_path / "csv")
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_is_followed_and_stays(tmp_path: Path, there: bool) -> None:
+    """What the link leads to gets the text, whether it was there or not; no other file is left in either folder."""
+    (tmp_path / "kept").mkdir()
+    real, link = tmp_path / "kept" / "real.html", tmp_path / "link.html"
+    if there:
+        real.write_text("before", encoding="utf-8")
+    link.symlink_to(Path("kept") / "real.html")
+    assert page.write("after", link) == link
+    assert link.is_symlink()
+    assert not real.is_symlink()
+    assert real.read_text(encoding="utf-8") == "after"
+    assert sorted(one.name for one in tmp_path.rglob("*")) == ["kept", "link.html", "real.html"]
+
+
+def test_links_in_a_ring_are_an_error_in_words(tmp_path: Path) -> None:
+    """Neither link is replaced."""
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(Unwritable, match=r"in a ring|levels of"):
+        finished.write("text", tmp_path / "a")
+    assert (tmp_path / "a").is_symlink()
+
+
+@pytest.mark.parametrize("form", ["--incident", "--for-issue"])
+def test_the_error_names_the_file_that_was_asked_for(run: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
+    """Not one that would stand beside it."""
+    assert cli.main(["report", str(run), form, "-o", "/proc/note.md"]) == 2
+    assert "/proc/note.md can't be written" in capsys.readouterr().err
