@@ -167,6 +167,17 @@ def find(version: str) -> Engine | None:
     return None
 
 
+def check_version(version: str) -> None:
+    """Raise EngineError, with what is installed, where this is no version of three numbers."""
+    if not re.fullmatch(r"\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?", version):
+        have = ", ".join(one.version for one in installed()) or "none"
+        raise EngineError(
+            f"{version!r} is no vLLM version (installed: {have})",
+            cause="a release is named by three numbers",
+            remedy=f"give a release such as {DEFAULT_VERSION}; known are 0.28.0 to 0.33.0",
+        )
+
+
 def ensure(version: str = DEFAULT_VERSION, *, progress: Progress, to_serve: bool = False) -> Engine:
     """The engine of that version, installed first where it isn't yet.
 
@@ -181,8 +192,7 @@ def ensure(version: str = DEFAULT_VERSION, *, progress: Progress, to_serve: bool
     EngineError
         where the install fails (what it had written is gone again) or the engine can't do what is wanted.
     """
-    if not re.fullmatch(r"\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?", version):
-        raise EngineError(f"{version!r} is no vLLM version", remedy=f"give a release such as {DEFAULT_VERSION}")
+    check_version(version)
     engine = find(version)
     if engine is None:
         with _lock(progress):

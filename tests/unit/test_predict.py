@@ -74,7 +74,7 @@ def test_prompts_from_a_file(tmp_path: Path) -> None:
         (b'100\n{"tokens": "6392"}', "line 2 is no prompt"),
         (b'{"tokens": true}', "is no prompt"),
         (b'{"tokens": 5, "count": -1}', "count -1"),
-        (b'{"tokens": 5, "pattern": "odd"}', "repeat, new_ending, follow_up"),
+        (b'{"tokens": 5, "pattern": "odd"}', "repeat, new-ending, follow-up"),
         (b"2000000", "from 1 to 1,000,000"),
         (b"\xff\xfe\x00", "no UTF-8"),
         (b"[" * 100_000, "is no prompt"),
@@ -106,7 +106,7 @@ def test_many_lengths_are_stood_for_by_quantiles() -> None:
         (["--geometry", "GEOMETRY", "--intervals", "12.5"], "'12.5'"),
         (["--geometry", "GEOMETRY", "--intervals", "0,-64"], "'-64'"),
         (["--geometry", "GEOMETRY", "--vllm", "0.12.0"], "vLLM '0.12.0' can't be replayed"),
-        (["--geometry", "GEOMETRY", "--vllm", "newest"], "'newest' can't be replayed"),
+        (["--geometry", "GEOMETRY", "--vllm", "newest"], "'newest' is no vLLM version"),
         (["--geometry", "GEOMETRY", "--vllm", "0.29.0"], "prefixscope engine install 0.29.0"),
         (["--geometry", "GEOMETRY"], "prefixscope engine install"),
     ],
@@ -227,8 +227,8 @@ def test_the_recommendation_names_interval_price_and_upgrade() -> None:
     assert advice is not None
     assert advice.setting == "--prefix-cache-retention-interval 1024"
     assert "124 tokens short of full on average, not 3,996" in advice.sentence
-    assert "2,085 cache blocks a prompt instead of 425, 4.9 times as many" in advice.sentence
-    assert "interval 2,048 keeps 1,135 blocks a prompt and leaves 860 tokens short" in advice.why
+    assert "2,085 cache blocks for the average prompt instead of 425, 4.9 times as many" in advice.sentence
+    assert "interval 2,048 keeps 1,135 blocks for the average prompt and leaves 860 tokens short" in advice.why
     assert "vLLM 0.30.0 does as well at its own default, interval 0" in upgrade(cases, advice)
 
 
@@ -257,7 +257,7 @@ def test_a_dense_default_can_be_thinned_out() -> None:
     assert (
         "With VLLM_PREFIX_CACHE_RETENTION_INTERVAL=0 on vLLM 0.28.0 the hits of these prompts stay" in advice.sentence
     )
-    assert "it keeps 425 cache blocks a prompt instead of 2,085" in advice.sentence
+    assert "it keeps 425 cache blocks for the average prompt instead of 2,085" in advice.sentence
 
 
 def test_the_front_holds_what_nothing_beats() -> None:

@@ -75,9 +75,14 @@ def hit_rate_under_pressure(table: pd.DataFrame, *, workload: str = "") -> Any:
 
 
 def pressure_title(table: pd.DataFrame) -> str:
-    """What the figure shows: which interval is best on which pool, for the last release."""
+    """What the figure shows: which interval is best on which pool; of several releases for the last, which is named."""
     rows = table[table["hit_rate"].notna()]
-    last = rows[rows["release"] == rows["release"].iloc[-1]]
+    release = rows["release"].iloc[-1]
+    text = _title(rows[rows["release"] == release])
+    return text if rows["release"].nunique() == 1 else f"vLLM {release}: {text[:1].lower()}{text[1:]}"
+
+
+def _title(last: pd.DataFrame) -> str:
     best = last[last["best"].fillna(False)]
     places: dict[str, list[str]] = {}
     for row in best.itertuples():

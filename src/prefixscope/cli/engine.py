@@ -37,6 +37,17 @@ def _engine(options: argparse.Namespace) -> int:
     return DONE
 
 
+def _version(text: str) -> str:
+    from prefixscope import engine
+    from prefixscope.errors import EngineError
+
+    try:
+        engine.check_version(text)
+    except EngineError as error:
+        raise argparse.ArgumentTypeError(f"{error.what}; {error.remedy}") from None
+    return text
+
+
 def add(commands: Commands) -> None:
     """Its options and its help."""
     engine = commands.add_parser("engine", help="embedded engines: install, list, remove").add_subparsers(
@@ -45,7 +56,7 @@ def add(commands: Commands) -> None:
     install = engine.add_parser(
         "install", help="put a real vLLM into the user's cache folder; one without a CPU build can only predict"
     )
-    install.add_argument("version", nargs="?", default="0.29.0")
+    install.add_argument("version", nargs="?", default="0.29.0", type=_version)
     listing = engine.add_parser("list", help="what is installed")
     listing.add_argument("--json", action="store_true")
     remove = engine.add_parser("remove", help="delete one")

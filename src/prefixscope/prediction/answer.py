@@ -231,14 +231,13 @@ def lines(cases: pd.DataFrame) -> list[str]:
         if rows[place][0] == rows[place - 1][0]:
             rows[place] = ["", *rows[place][1:]]
     wide = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head))]
-    made = [
+    return [
         "  ".join(
             cell.ljust(size) if place < 2 else cell.rjust(size)
             for place, (cell, size) in enumerate(zip(row, wide, strict=True))
         )
         for row in [head, *rows]
     ]
-    return made
 
 
 def columns_about(cases: pd.DataFrame) -> str:

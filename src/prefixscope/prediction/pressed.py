@@ -11,7 +11,9 @@ from typing import Any
 from prefixscope import page
 from prefixscope.display import themed, title_of
 from prefixscope.glossary import used
-from prefixscope.sections import Section
+from prefixscope.sections import Section, Table
+
+_REFUSED = "refused: "
 
 
 def render_pressed(section: Section, rows: Mapping[str, Any], target: Path) -> Path:
@@ -23,6 +25,7 @@ def render_pressed(section: Section, rows: Mapping[str, Any], target: Path) -> P
         where it can't be written.
     """
     drawn = {one.id: page.Drawn(one.id, themed(one.chart)) for one in section.figures}
+    noted = [_noted(table) for table in section.tables]
     text = page.render(
         "prediction.html.j2",
         drawn,
@@ -35,9 +38,21 @@ def render_pressed(section: Section, rows: Mapping[str, Any], target: Path) -> P
         words=tuple(used([*section.before, *section.after]).items()),
         notes=(),
         # What was replayed and what follows from it stand above, as the answer.
-        sections=[replace(section, before=section.before[1:], after=())],
+        sections=[replace(section, before=section.before[1:], after=(), tables=tuple(table for table, _ in noted))],
         downloads=[page.download("pressure.json", "every row and the geometry", json.dumps(rows, sort_keys=True))],
+        below=[note for _, notes in noted for note in notes],
         pressure="under pressure",
         cache="in a cache of each size, which they fill themselves",
     )
     return page.write(text, target)
+
+
+def _noted(table: Table) -> tuple[Table, list[str]]:
+    """The table, and apart from it what releases say to refused settings: in a cell it would make a row tall."""
+    found: dict[str, None] = {}
+    rows = []
+    for row in table.rows:
+        before, refused, note = row[-1].partition(_REFUSED)
+        found |= {f"Refused: {note.rstrip('.')}.": None} if refused else {}
+        rows.append((*row[:-1], f"{before}refused") if refused else row)
+    return replace(table, rows=tuple(rows)), list(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from prefixscope import engine as engines
-from prefixscope.errors import ReplayError
+from prefixscope.errors import EngineError, ReplayError
 from prefixscope.inside import versions
 
 RELEASES = ("0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0")
@@ -29,6 +29,10 @@ def choose_releases(wanted: Sequence[str] | None, *, own: str = "") -> tuple[lis
     """
     names = list(dict.fromkeys(wanted if wanted is not None else RELEASES))
     for name in names:
+        try:
+            engines.check_version(name)
+        except EngineError as error:
+            raise ReplayError(f"--vllm: {error.what}", cause=error.cause, remedy=error.remedy) from None
         if versions.parse(name) not in versions.KNOWN:
             raise ReplayError(
                 f"vLLM {name!r} can't be replayed",

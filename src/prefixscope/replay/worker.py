@@ -268,7 +268,7 @@ class Replayer:
             lacks += re.findall(r"(?:has|and) no (\w+_config)", words)
             return ReplayError(
                 f"vLLM {self.release}'s own code could not build this model from its config.json: {words}",
-                cause=f"the config lacks {' and '.join(lacks)}"
+                cause=f"the config lacks {' or '.join(lacks)}"
                 if lacks
                 else "the release does not know the architecture, the config lacks a field, or a kernel is needed",
                 remedy="give the model's whole config.json, or take the geometry from a trace of its server: "
