@@ -58,7 +58,7 @@ def check(stage: str, values: Mapping[str, Any]) -> None:
 
 def _lengths(value: Any) -> str:
     if not isinstance(value, Sequence) or isinstance(value, str) or not value:
-        return "give a list of one or more positive numbers of tokens"
+        return "give a list of one or more positive whole numbers of tokens"
     return next((f"{one!r}: {why}" for one in value if (why := _positive(one, MOST_TOKENS))), "")
 
 
@@ -79,12 +79,14 @@ def _configurations(value: Any) -> str:
     if not isinstance(value, Sequence) or isinstance(value, str) or not value:
         return "give a list of configurations"
     unknown = [one for one in value if one not in CONFIGURATIONS]
-    return f"unknown configuration {unknown[0]!r}; use some of {', '.join(CONFIGURATIONS)}" if unknown else ""
+    if unknown:
+        return f"unknown configuration {unknown[0]!r}; use some of {', '.join(CONFIGURATIONS)}"
+    return "" if len(set(value)) == len(value) else "name each configuration once"
 
 
 def _positive(value: Any, most: int) -> str:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        return "give a positive number"
+        return "give a positive whole number, such as 1000"
     return f"give at most {most:,}" if value > most else ""
 
 
@@ -111,7 +113,7 @@ def _url(value: Any) -> str:
 
 def _natural(value: Any) -> str:
     whole = isinstance(value, int) and not isinstance(value, bool)
-    return "" if whole and value >= 0 else "give 0 or a positive number"
+    return "" if whole and value >= 0 else "give 0 or a positive whole number"
 
 
 def _there(value: Any) -> str:

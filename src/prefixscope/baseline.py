@@ -104,7 +104,11 @@ def run(
             )
             return frames.sends(investigation.path)
         if legal != workaround:
-            stage.warn("interval-rounded", f"interval {workaround:,} is no multiple of the block: {legal:,} is used")
+            stage.warn(
+                "interval-rounded",
+                f"interval {workaround:,} is no multiple of the block: {legal:,} is used",
+                f"nothing to do; -p baseline.workaround={legal} asks for it",
+            )
         spaced = [replace(series, setting=replace(series.setting, interval=legal)) for series in spaced]
         measure(investigation, stage, spaced, keep_last=keep_last)
     return frames.sends(investigation.path)

@@ -107,12 +107,7 @@ class Engine:
     def require_serving(self) -> None:
         """Raise EngineError, with what to use instead, where this engine can't serve."""
         if not self.can_serve:
-            others = [each.version for each in installed() if each.can_serve]
-            raise EngineError(
-                f"vLLM {self.version} has no CPU build: it can predict hits here but not serve",
-                remedy=f"use --engine {others[-1] if others else DEFAULT_VERSION}, or --url or --serve-cmd with a "
-                "server of your own",
-            )
+            raise EngineError(_NO_SERVING.format(self.version), remedy=_serving_instead())
 
     def serve_command(self) -> tuple[str, ...]:
         """The API server on the embedded target model, without a port, drafter, adapter or retention interval.
@@ -211,6 +206,36 @@ def ensure(version: str = DEFAULT_VERSION, *, progress: Progress, to_serve: bool
     if to_serve:
         engine.require_serving()
     return engine
+
+
+SCHEDULER_BLOCK = 64
+"""Of the embedded model, tokens, on every release that serves it: its full-attention group's block."""
+NO_CPU_BUILD = frozenset({"0.33.0"})
+"""Releases known in November 2026 to have none; of others an install tells."""
+
+
+def refuse_unservable(version: str) -> None:
+    """Refuse what ``ensure(version, to_serve=True)`` would, as far as it is known without a network.
+
+    Raises
+    ------
+    EngineError
+        where it is no version, or one that can't serve.
+    """
+    check_version(version)
+    known = next((one.can_serve for one in installed() if one.version == version), version not in NO_CPU_BUILD)
+    if not known:
+        raise EngineError(_NO_SERVING.format(version), remedy=_serving_instead())
+
+
+_NO_SERVING = "vLLM {} has no CPU build: it can predict hits here but not serve"
+
+
+def _serving_instead() -> str:
+    others = [each.version for each in installed() if each.can_serve]
+    return (
+        f"use --engine {others[-1] if others else DEFAULT_VERSION}, or --url or --serve-cmd with a server of your own"
+    )
 
 
 def remove(version: str) -> int:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from prefixscope import collect_env, frames, redact
 from prefixscope.frames.columns import TEXT
+from prefixscope.frames.rows import dicts_in
 from prefixscope.geometry import BROUGHT, brought
 from prefixscope.quantities import count, number
 from prefixscope.telling import Telling, tell
@@ -70,7 +71,7 @@ def gather(run_dir: Path) -> Material:
     telling, shown = tell(run_dir, sent, verdict), _spread(sent)
     headers = frames.trace_headers(run_dir, "trace" if found is None else BROUGHT)
     return Material(
-        run=run,
+        run={**run, "warnings": [*_warned(run), *map(frames.warning, _unread(run_dir, run))]},
         sent=sent,
         hits=frames.hits(shown),
         latency=frames.latency(shown),
@@ -86,7 +87,7 @@ def gather(run_dir: Path) -> Material:
         headrooms=shareable(frames.headrooms(run_dir)),
         timeline=shareable(frames.timeline(run)),
         headers=headers,
-        problems=[*_unread(run_dir, run), *telling.problems],
+        problems=list(telling.problems),
         verdict=verdict,
         traced=bool(headers),
         brought=found is not None,
@@ -100,6 +101,13 @@ def _spread(sent: pd.DataFrame) -> pd.DataFrame:
         return sent
     picked = {lengths[round(place * (len(lengths) - 1) / (MOST_LENGTHS - 1))] for place in range(MOST_LENGTHS)}
     return sent[sent["tokens"].isin(picked)]
+
+
+def _warned(run: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    """The run's own warnings, each with something to do: measure on where it names nothing."""
+    for one in dicts_in(run, "warnings"):
+        only = f" --only {one['stage']}" if one.get("stage") else ""
+        yield {**one, "remedy": one.get("remedy") or f"prefixscope run -o RUN --resume{only}"}
 
 
 def _unread(run_dir: Path, run: Mapping[str, Any]) -> list[str]:

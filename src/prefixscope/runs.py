@@ -184,7 +184,7 @@ class Run:
                     status=stage.outcome,
                     finished_at=now(),
                     seconds=round(time.monotonic() - started, 2),
-                    error=mask(f"{type(error).__name__}: {error}"),
+                    error=_ended_by(error),
                 )
                 raise
             finally:
@@ -260,6 +260,16 @@ class Stage:
     def close(self) -> None:
         self.progress.close(self.outcome, self.note)
         self._rows.close()
+
+
+def _ended_by(error: BaseException) -> str:
+    """Why a stage ended, in words."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted by Ctrl-C"
+    if isinstance(error, SystemExit):
+        return f"ended from outside (exit code {error.code})"
+    said = mask(str(error))
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 def copy_run(source: Path, to: Path) -> Run:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]?|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
+"""As ECMA-48 has them: a control sequence, a string up to its end, or a short one; one that is cut off too."""
 _PREFIX = re.compile(r"^(?:\([^)]*pid=\d+\)\s*)*(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\s+\S+\s+\S+\s+\[[^\]]*\]\s*)?")
 _ERROR = re.compile(r"\b(?:[A-Za-z_.]*(?:Error|Exception|Interrupt))\b: (?P<text>\S.*)|\berror: (?P<plain>\S.*)")
 _RETENTION = re.compile(
@@ -64,13 +67,22 @@ def explain(log: Path, returncode: int | None, argv: Sequence[str] = ()) -> Caus
 
 
 def _end_of(log: Path, most_bytes: int) -> str:
+    """The end of the log as plain text, from the beginning of a line on."""
     try:
         with log.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - most_bytes))
-            return file.read().decode("utf-8", "replace").replace("\r", "\n")
+            start = max(0, file.seek(0, 2) - most_bytes)
+            file.seek(start)
+            text = file.read().decode("utf-8", "replace").replace("\r", "\n")
     except OSError:
         return ""
+    if start:  # the first line may be cut, in the middle of an escape sequence too
+        text = text.partition("\n")[2] or text
+    return plain(text)
+
+
+def plain(text: str) -> str:
+    """Without colours and other escape sequences of a terminal, and without control characters."""
+    return "".join(one for one in _ESCAPE.sub("", text) if one in "\n\t" or unicodedata.category(one)[0] != "C")
 
 
 def _retention(text: str, _: int | None) -> Cause | None:

@@ -42,7 +42,7 @@ def parse_interval(text: str | int | None) -> Interval:
     except ValueError:
         value = -1
     if value < 0:
-        raise ValueError(f"retention interval {text!r}: use 0, a positive number of tokens, 'dense' or 'default'")
+        raise ValueError(f"retention interval {text!r}: use 0, a positive whole number of tokens, 'dense' or 'default'")
     return value
 
 

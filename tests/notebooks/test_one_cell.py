@@ -83,18 +83,18 @@ def test_a_server_that_went_away_loses_nothing(stub: StubServer, folder: Path) -
 @pytest.mark.parametrize(
     ("stage", "name", "value", "allowed"),
     [
-        ("baseline", "lengths", "6446", "list of one or more positive numbers"),
-        ("baseline", "lengths", [6446.5], "positive number"),
+        ("baseline", "lengths", "6446", "list of one or more positive whole numbers"),
+        ("baseline", "lengths", [6446.5], "positive whole number"),
         ("baseline", "configurations", ["mtpp"], "mtp_lora_interval"),
-        ("baseline", "workaround", "1024", "0 or a positive number"),
-        ("trace", "tokens", "long", "positive number"),
+        ("baseline", "workaround", "1024", "0 or a positive whole number"),
+        ("trace", "tokens", "long", "positive whole number"),
         ("trace", "trace", 5, "give a path"),
         ("sweep", "intervals", [0, "often"], "'dense'"),
-        ("sweep", "seed", None, "0 or a positive number"),
-        ("equality", "documents", 2.5, "positive number"),
+        ("sweep", "seed", None, "0 or a positive whole number"),
+        ("equality", "documents", 2.5, "positive whole number"),
         ("equality", "dtype", "int3", "bfloat16"),
         ("speculation", "shapes", "prose", "tool arguments"),
-        ("speculation", "repeats", True, "positive number"),
+        ("speculation", "repeats", True, "positive whole number"),
         ("speculation", "load", [6446, 200], "three numbers"),
         ("speculation", "other", "second", "URL"),
         ("report", "include_text", "no", "True or False"),
@@ -133,7 +133,7 @@ def test_an_error_of_ours_is_its_words_in_a_notebook() -> None:
     shell = InteractiveShell()
     shell._showtraceback = lambda kind, error, lines: shown.append(lines)
     try:
-        raise RunError("sweep.lengths=[0]: give a positive number", remedy="lengths = [1600]")
+        raise RunError("sweep.lengths=[0]: give a positive whole number", remedy="lengths = [1600]")
     except RunError:
         shell.showtraceback()
-    assert shown == [["RunError: sweep.lengths=[0]: give a positive number", "Next: lengths = [1600]"]]
+    assert shown == [["RunError: sweep.lengths=[0]: give a positive whole number", "Next: lengths = [1600]"]]

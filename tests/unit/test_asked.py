@@ -13,22 +13,27 @@ from prefixscope.errors import RunError
 @pytest.mark.parametrize(
     ("stage", "name", "value", "words"),
     [
-        ("sweep", "intervals", [-64], "positive number of tokens"),
+        ("sweep", "intervals", [-64], "positive whole number of tokens"),
         ("sweep", "intervals", ["often"], "'often'"),
         ("sweep", "intervals", [], "list of intervals"),
         ("sweep", "intervals", "0,1024", "list of intervals"),
         ("sweep", "intervals", list(range(64, 64 * 50, 64)), "starts a server"),
-        ("sweep", "lengths", [0], "positive number"),
-        ("sweep", "lengths", [-1], "positive number"),
-        ("sweep", "lengths", ["long"], "positive number"),
-        ("sweep", "lengths", [True], "positive number"),
+        ("sweep", "lengths", [0], "positive whole number"),
+        ("sweep", "lengths", [-1], "positive whole number"),
+        ("sweep", "lengths", ["long"], "positive whole number"),
+        ("sweep", "lengths", [True], "positive whole number"),
+        ("sweep", "lengths", [1e3], r"1000\.0: give a positive whole number"),
+        ("sweep", "intervals", [64.0], "positive whole number of tokens"),
+        ("equality", "tokens", 2400.5, "positive whole number"),
+        ("baseline", "seed", 1.0, "0 or a positive whole number"),
+        ("baseline", "configurations", ["mtp", "mtp"], "each configuration once"),
         ("sweep", "lengths", [10**9], "at most"),
         ("sweep", "lengths", 1600, "list"),
         ("baseline", "configurations", ["fast"], "no_mtp"),
         ("baseline", "seed", -1, "0 or a positive"),
-        ("equality", "documents", 0, "positive number"),
-        ("equality", "tokens", -5, "positive number"),
-        ("equality", "answer_tokens", 0, "positive number"),
+        ("equality", "documents", 0, "positive whole number"),
+        ("equality", "tokens", -5, "positive whole number"),
+        ("equality", "answer_tokens", 0, "positive whole number"),
         ("equality", "workaround", -64, "0 or a positive"),
         ("equality", "dtype", "int3", "bfloat16"),
         ("trace", "trace", "/nowhere/at/all", "no file"),
@@ -66,4 +71,23 @@ def test_shipped_defaults_may_be_asked(stage: str) -> None:
 def test_a_dry_run_refuses_too(capsys: pytest.CaptureFixture[str]) -> None:
     """``--dry-run`` says what the run would have said, with the exit code of a wrong use."""
     assert cli.main(["run", "--dry-run", "-p", "sweep.lengths=[0]"]) == 2
-    assert "positive number" in capsys.readouterr().err
+    assert "positive whole number" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["-p", "sweep.intervals=[7]"], 2, "retention interval 7 is not a multiple of this server's scheduler block"),
+        (["-p", 'baseline.configurations=["mtp","mtp"]'], 2, "name each configuration once"),
+        (["--engine", "0.33.0"], 1, "vLLM 0.33.0 has no CPU build"),
+        (["--engine", "newest"], 1, "'newest' is no vLLM version"),
+        (["-p", 'sweep.intervals=[0,64,"dense","default"]', "--engine", "0.30.0"], 0, ""),
+        (["-p", "sweep.intervals=[7]", "--serve-cmd", "vllm serve some/model"], 0, ""),
+    ],
+)
+def test_a_dry_run_refuses_what_the_engine_would(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, words: str
+) -> None:
+    """What is known of the embedded engine without starting it; another server's block is not known yet."""
+    assert cli.main(["run", "--dry-run", *arguments]) == code
+    assert words in capsys.readouterr().err

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +16,7 @@ from data.make_run import make_run
 
 from prefixscope import cli
 from prefixscope.report import render_html, render_report
+from prefixscope.runs import Run
 from prefixscope.setting import Setting
 
 Rows = list[dict[str, Any]]
@@ -68,6 +72,54 @@ def two_releases(run: Path) -> None:
 
 def no_manifest(run: Path) -> None:
     (run / "run.json").write_text('{"stages": ')
+
+
+def no_rows(run: Path) -> None:
+    shutil.rmtree(run / "raw")
+
+
+def garbage(run: Path) -> None:
+    file = run / "raw" / "baseline.jsonl"
+    file.write_text("garbage\nmore\n" + file.read_text())
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "remedy"),
+    [
+        (no_manifest, "run.json is missing or damaged", "copy run.json back"),
+        (no_rows, "stage baseline is done, but its rows in raw/baseline.jsonl are gone", "copy raw/ back"),
+        (garbage, "raw/baseline.jsonl: 2 unreadable lines left out", "nothing to do: what can't be read is left out"),
+        (edit_rows(lambda rows: [{**row, "schema": 2} for row in rows]), "of an unknown schema left out",
+         "read them with the prefixscope that wrote them"),
+        (edit_rows(not_a_number), "hold NaN or infinity", "nothing to do: such a value is in no number above"),
+    ],
+    ids=["no manifest", "no rows", "garbage", "newer rows", "NaN"],
+)  # fmt: skip
+def test_each_problem_of_a_run_has_its_own_remedy(tmp_path: Path, change: Change, words: str, remedy: str) -> None:
+    """What is gone for good is not called nothing, and what was left out needs nothing."""
+    run = make_run(tmp_path / "run")
+    change(run)
+    rows = re.findall(r"<tr>.*?</tr>", render_html(run), re.DOTALL)
+    found = [html.unescape(re.sub(r"<[^>]+>", "", row)) for row in rows]
+    mine = [row for row in found if words in row]
+    assert mine
+    assert all(remedy in row for row in mine), mine
+
+
+def test_a_stop_by_hand_is_told_with_the_way_on(tmp_path: Path) -> None:
+    """Ctrl-C is named in words, and no warning is without something to do."""
+    run = Run(make_run(tmp_path / "run", stages=("baseline",)))
+    run.warn("server-failed", "s02: ended while it was needed", stage="sweep")
+    with pytest.raises(KeyboardInterrupt), run.stage("sweep"):
+        raise KeyboardInterrupt
+    page = render_html(run.path)
+    assert "KeyboardInterrupt" not in page
+    assert "Interrupted by Ctrl-C." in page
+    warnings = page.partition('<section id="warnings"')[2].partition("</section>")[0]
+    rows = [html.unescape(re.sub(r"<[^>]+>", "", row)) for row in re.findall(r"<tr>.*?</tr>", warnings, re.DOTALL)]
+    mine = [row for row in rows if "sweep" in row and ("Ctrl-C" in row or "s02" in row)]
+    assert len(mine) == 2
+    assert all("prefixscope run -o RUN --resume --only sweep" in row for row in mine), mine
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ def test_a_share_beyond_block_rounding_has_one_remedy(
         told = f"{math.floor(1000 * most) / 10:.1f} %"
         assert 0.95 < most < float(share)
         assert f"at this length {told} is the most" in found["because"]
-        assert found["remedy"] == f"a longer prompt (--tokens), or a lower --min-reuse ({told} at most)"
+        assert found["remedy"] == f"use a longer prompt (--tokens), or a lower --min-reuse ({told} at most)"
 
 
 def test_a_share_is_told_as_it_was_asked_for(stub: StubServer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -289,5 +289,5 @@ def test_a_short_turn_is_not_blamed_on_the_template(stub: StubServer) -> None:
     """A share that a new turn's own tokens make impossible is told as such."""
     found = asked(stub, tokens=400, min_reuse=0.95)
     assert (found.code, found.cause) == ("short", "second-turn")
-    assert "its own new ones count against it" in found.because
+    assert "a next turn's own tokens are new" in found.because
     assert "--tokens" in found.remedy

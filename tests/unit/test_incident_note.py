@@ -1,4 +1,4 @@
-"""The incident note: what a person's note of the first report holds, ours holds from a run; and any run has one."""
+"""The incident note: what a person's note holds, ours holds from a run; and any run has one."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from prefixscope.lookups import bring
 from prefixscope.notes import checking, upstream
 from prefixscope.notes.account import account
 from prefixscope.quantities import number
+from prefixscope.resources import data_path
 from prefixscope.runs import Run
 from prefixscope.trace import ranges_text
 
@@ -77,7 +78,7 @@ def attached(folder: Path, *rows: dict[str, Any], **manifest: Any) -> str:
     return plain(notes.write_incident(folder).read_text())
 
 
-# --- what the first report's note holds -----------------------------------------------------------------------------
+# --- what a person's note holds --------------------------------------------------------------------------------------
 
 
 def test_every_section_of_the_first_reports_note_is_there(note: str) -> None:
@@ -448,15 +449,26 @@ def test_errors_name_the_folder(tmp_path: Path) -> None:
 
 
 def test_the_script_of_the_note_runs(stub: StubServer, sample: Path, tmp_path: Path) -> None:
-    """The script that a reader saves sends one prompt three times and prints the cached tokens of each."""
+    """The script that a reader saves sends a prompt of the run's length, whatever a word's tokens, three times."""
     (tmp_path / "resend.py").write_text(checking.script(account(sample)))
     done = subprocess.run(
         [sys.executable, tmp_path / "resend.py", stub.url, "tiny"], capture_output=True, text=True, check=True
     )
-    cached = [int(one) for one in re.findall(r"^send \d: \d+ prompt tokens, cached: (\d+)$", done.stdout, re.MULTILINE)]
+    sent = re.findall(r"^send \d: (\d+) prompt tokens, cached: (\d+)$", done.stdout, re.MULTILINE)
+    cached = [int(one) for _, one in sent]
     assert len(cached) == 3
+    assert 0.9 * 6446 < int(sent[0][0]) < 1.1 * 6446
     assert cached[0] == 0
     assert cached[1] == cached[2] > 1000
+
+
+def test_sources_are_named_for_a_stranger() -> None:
+    """Nobody else knows which report was the first one: data and remedies say what a source is, and "for example"."""
+    for name in ("known-faults.json", "upstream.json"):
+        text = data_path(name).read_text(encoding="utf-8")
+        assert not re.search(r"first (public )?report", text), name
+    assert "a public incident note of October 2026" in data_path("upstream.json").read_text(encoding="utf-8")
+    assert "(for example 1024)" in data_path("known-faults.json").read_text(encoding="utf-8")
 
 
 def test_upstream_rows_are_whole() -> None:

@@ -107,6 +107,21 @@ def test_the_environment_is_folded_in_the_shape_of_collect_env(report: str) -> N
         assert re.search(line, part), line
 
 
+def test_collect_env_is_asked_for_where_it_is_not_there(tmp_path: Path) -> None:
+    """A block that holds its output is called so; one without it asks for it."""
+    folder = tmp_path / "run"
+    shutil.copytree(SAMPLE, folder)
+    file = folder / "run.json"
+    for found, title in (
+        ({"lines": {"OS": "Debian"}}, "The output of python -m vllm.collect_env, and what prefixscope recorded"),
+        ({"absent": "no Python"}, "As prefixscope recorded it; please add the output of python collect_env.py"),
+    ):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "collect_env": found}))
+        told = notes.write_issue(folder).read_text()
+        assert f"<summary>{title}</summary>" in told
+        assert ("please add" in told) is ("absent" in found)
+
+
 def test_the_bug_is_told_with_its_numbers_cause_and_figure(report: str) -> None:
     """Hits, what was expected, cause, the blocks in characters, workaround, related reports and what is ruled out."""
     for text in ("reuses nothing on the second send", "**Expected:** the second send of these 6,446 tokens hits 6,336",

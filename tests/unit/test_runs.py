@@ -208,6 +208,13 @@ def test_a_stage_keeps_its_status_whatever_happens(run_factory: RunFactory) -> N
     with pytest.raises(KeyboardInterrupt), run.stage("baseline"):
         raise KeyboardInterrupt
     assert run.manifest["stages"]["baseline"]["status"] == "interrupted"
+    assert run.manifest["stages"]["baseline"]["error"] == "interrupted by Ctrl-C"
+    with pytest.raises(SystemExit), run.stage("baseline"):
+        sys.exit(143)
+    assert run.manifest["stages"]["baseline"]["error"] == "ended from outside (exit code 143)"
+    with pytest.raises(AssertionError), run.stage("baseline"):
+        raise AssertionError
+    assert run.manifest["stages"]["baseline"]["error"] == "AssertionError"
     with run.stage("baseline") as stage:
         stage.outcome, stage.note = "skipped", "why"
     assert run.manifest["stages"]["baseline"]["status"] == "skipped"

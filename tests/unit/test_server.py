@@ -126,6 +126,16 @@ def gone(pid: int) -> bool:
 # --- one server --------------------------------------------------------------------------------------------------
 
 
+def test_no_line_of_a_log_can_write_to_the_terminal(tmp_path: Path) -> None:
+    """Last lines and the named cause are plain text, also where the part that is read begins within a sequence."""
+    log = tmp_path / "s.log"
+    log.write_text("\x1b[31mOSError: [Errno 98]\x1b[0m it is \x1b[1mtaken\x1b[0m\x9b1m\u202e\r\nvLLM \x1b(Bends\x1b")
+    assert tail(log) == "OSError: [Errno 98] it is taken1m\nvLLM ends"
+    assert tail(log, most_bytes=20) == "vLLM ends"
+    log.write_text("\x1b[31mValueError\x1b[0m: \x1b[1mno such thing\x1b[0m")
+    assert explain(log, 1).cause == "ValueError: no such thing"
+
+
 def test_a_server_becomes_ready_and_stops_with_every_process(run_dir: Path, stub: Factory) -> None:
     """A slow server is waited for, its start time measured, and stopping it ends a worker in another session too."""
     steps: list[tuple[float, str]] = []
@@ -507,4 +517,10 @@ def test_progress_shows_the_last_telling_line(tmp_path: Path) -> None:
         "(EngineCore pid=4735) INFO 11-29 21:17:25 [omp.py:185] \treserved_cpus=[1]\n"
     )
     assert latest_step(log) == "Resolved architecture: Gemma4ForCausalLM"
+    log.write_text(
+        "\x1b[0;36m(EngineCore pid=99)\x1b[0;0m INFO 11-30 09:00:00 [\x1b[1mcore.py:77\x1b[0m] "
+        "\x1b[38;5;214mLoading safetensors shards\x1b[0m\x07 from\x1b]8;;file://x\x1b\\ the folder\x1b[0"
+    )
+    assert latest_step(log) == "Loading safetensors shards from the folder"
+    assert latest_step(log, width=20) == "Loading safetensors…"
     assert latest_step(tmp_path / "none.log") == ""

@@ -104,7 +104,7 @@ def test_an_interval_is_read_and_named(given: Any, value: Any, label: str) -> No
 @pytest.mark.parametrize("given", [-64, "-1", "1.5", "sparse", True, False, 1.5])
 def test_what_is_no_interval_is_refused(given: Any) -> None:
     """The message names the value and what would fit."""
-    with pytest.raises(ValueError, match=r"use 0, a positive number of tokens, 'dense' or 'default'"):
+    with pytest.raises(ValueError, match=r"use 0, a positive whole number of tokens, 'dense' or 'default'"):
         parse_interval(given)
 
 

@@ -127,7 +127,7 @@ def why_short(e: Evidence, low: str, cold: Sent | None, second: Sent) -> tuple[s
     if most is not None:
         told = f"{100 * most:.1f} %"
         why = f"hits are whole blocks, and a next turn's own tokens are new: at this length {told} is the most"
-        return f"{wanted}; {why}", f"a longer prompt (--tokens), or a lower --min-reuse ({told} at most)"
+        return f"{wanted}; {why}", f"use a longer prompt (--tokens), or a lower --min-reuse ({told} at most)"
     if low == "second-turn":
         why = "the next turn does not begin with the tokens of the last one: the chat template rewrites earlier turns"
         if e.send(TURN, 1) and gained(cold, e.send(TURN, 1)):
@@ -138,7 +138,9 @@ def why_short(e: Evidence, low: str, cold: Sent | None, second: Sent) -> tuple[s
     third = e.send(FIRST, 3)
     if third is not None and (third.cached_tokens or 0) > (second.cached_tokens or 0):
         why = f"a third send reuses {third.cached_tokens:,}: the first one keeps fewer blocks than the second looks for"
-        return "; ".join(part for part in (wanted, why) if part), "a finer --prefix-cache-retention-interval"
+        return "; ".join(
+            part for part in (wanted, why) if part
+        ), "start it with a finer --prefix-cache-retention-interval"
     return wanted, remedy_by_engine(e)
 
 

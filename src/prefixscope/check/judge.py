@@ -211,7 +211,7 @@ def _no_turn(e: Evidence) -> Outcome | None:
         cause="no-second-turn",
         sentence=f"{subject(e)} reuses {ratio(second)} on the second send; what a second turn reuses is not known.",
         because="its answer reports no cached tokens" if turn else "it does not fit the context",
-        remedy="ask the engine at its own address" if turn else "a shorter prompt (--tokens)",
+        remedy="ask the engine at its own address" if turn else "use a shorter prompt (--tokens)",
         evidence=e,
     )
 

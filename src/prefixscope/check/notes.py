@@ -42,7 +42,7 @@ def notes(e: Evidence) -> tuple[Finding, ...]:
             Finding(
                 "prompt-clipped",
                 f"a prompt of {e.clipped:,} tokens does not fit the served context; {asked}",
-                "a --tokens that fits, or a server with a larger --max-model-len",
+                "use a --tokens that fits, or start the server with a larger --max-model-len",
             )
         )
     if e.several_servers:

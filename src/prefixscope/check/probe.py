@@ -35,7 +35,7 @@ from prefixscope.preflight import fact as f
 from prefixscope.refusal import context_named
 
 TOKENS = 6_400
-"""Long enough for two of the largest blocks seen in hybrid models; the first report of the incident had 6,392."""
+"""Long enough for two of the largest blocks seen in hybrid models; a public incident note of October 2026 had 6,392."""
 MIN_TOKENS = 16
 MARGIN = 64
 """Tokens of the context that stay free: a next turn's own words, and what a length is only about."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prefixscope.cli.exits import DONE
 from prefixscope.cli.screen import Screen
@@ -26,6 +27,8 @@ def _run(options: argparse.Namespace) -> int:
     if going_on:
         runner.add_stored(plan, Path(options.out))
     if options.dry_run:
+        if target.kind == "embedded":
+            _refuse_embedded(target.engine, plan.parameters.get("sweep", {}).get("intervals", ()))
         print(json.dumps(plan.to_json(), indent=2) if options.json else plan.text())
         return DONE
     screen = Screen()
@@ -37,6 +40,16 @@ def _run(options: argparse.Namespace) -> int:
     else:
         print(result.text())
     return result.exit_code
+
+
+def _refuse_embedded(version: str, intervals: Sequence[Any]) -> None:
+    """What the embedded engine would refuse, or its scheduler, once they are there."""
+    from prefixscope import engine
+    from prefixscope.geometry import check_intervals
+    from prefixscope.setting import parse_interval
+
+    engine.refuse_unservable(version)
+    check_intervals([parse_interval(one) for one in intervals], engine.SCHEDULER_BLOCK)
 
 
 STAGES = """\

@@ -43,6 +43,29 @@ def doubts(run_dir: Path) -> list[str]:
     return found
 
 
+_REMEDIES = {
+    "run.json is missing or damaged": (
+        "no-manifest",
+        "copy run.json back from another copy of this run; its rows are read without it, their settings are lost",
+    ),
+    "is done, but its rows": (
+        "rows-gone",
+        "copy raw/ back from another copy of this run, or measure again in a new one: prefixscope run -o NEW "
+        "(--resume takes the stage for done)",
+    ),
+    "of an unknown schema": ("unknown-schema", "read them with the prefixscope that wrote them"),
+    "newer schema": ("unknown-schema", "pip install --upgrade prefixscope"),
+    "NaN or infinity": ("not-a-number", "nothing to do: such a value is in no number above"),
+}
+
+
+def warning(problem: str) -> dict[str, str]:
+    """A sentence of ``doubts`` or ``read_rows`` as a warning of the run, with the remedy of its kind."""
+    left_out = ("unreadable-rows", "nothing to do: what can't be read is left out, everything else was read")
+    code, remedy = next((found for words, found in _REMEDIES.items() if words in problem), left_out)
+    return {"stage": "", "code": code, "detail": problem, "remedy": remedy}
+
+
 def read_rows(run_dir: Path) -> tuple[Rows, list[str]]:
     """Every raw row in file order, and one sentence per file that held something unreadable."""
     rows: Rows = []
@@ -52,7 +75,8 @@ def read_rows(run_dir: Path) -> tuple[Rows, list[str]]:
         found, bad, unknown = _read_file(path, status.st_mtime_ns, status.st_size)
         rows += found
         if bad:
-            problems.append(f"raw/{path.name}: {bad} unreadable line{'s' * (bad != 1)} left out (an interrupted write)")
+            why = " (an interrupted write)" if bad == 1 else ""
+            problems.append(f"raw/{path.name}: {bad} unreadable line{'s' * (bad != 1)} left out{why}")
         if unknown:
             problems.append(f"raw/{path.name}: {unknown} row{'s' * (unknown != 1)} of an unknown schema left out")
     return rows, problems

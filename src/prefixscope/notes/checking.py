@@ -12,7 +12,8 @@ from prefixscope.replay.exported import to_test
 from prefixscope.replay.travel import of_run, worst_series
 
 ADDRESS = "http://localhost:8000"
-_WORDS_PER_TOKEN = 0.3
+TOKENS = 6_400
+"""A prompt's length where the run has none."""
 
 
 def commands(told: Account) -> str:
@@ -30,13 +31,12 @@ def commands(told: Account) -> str:
 def script(told: Account) -> str:
     """Three sends of one prompt, by Python's standard library alone; it prints the cached tokens of each."""
     tokens = told.material.sent["tokens"].dropna()
-    words = max(round((int(tokens.max()) if len(tokens) else 6_400) * _WORDS_PER_TOKEN), 400)
     model = known(told).get("served models", "").split(", ")[0] or "MODEL"
     text = files("prefixscope").joinpath("templates/resend.py.txt").read_text("utf-8")
     return (
         text.replace("@ADDRESS@", json.dumps(ADDRESS))
         .replace("@MODEL@", json.dumps(model))
-        .replace("@WORDS@", str(words))
+        .replace("@TOKENS@", str(int(tokens.max()) if len(tokens) else TOKENS))
     )
 
 

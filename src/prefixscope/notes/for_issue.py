@@ -80,9 +80,7 @@ def write_issue(run_dir: Path | str, *, out: Path | str | None = None) -> Path:
 
 def issue(told: Account, *, most: int = MOST_CHARACTERS) -> str:
     """The report's text, of at most ``most`` characters."""
-    environment = Part(
-        "As prefixscope recorded it; please add the output of python collect_env.py", context.environment(told), "text"
-    )
+    environment = Part(_environment_title(told), context.environment(told), "text")
     # What names the fault comes first and is bounded by itself; the folded parts share what it leaves, in this order.
     bare = len(_text(told, Markdown(""), ()))
     room = max(most - bare - LEFT_OUT, 0)
@@ -127,6 +125,13 @@ def _text(told: Account, environment: Markdown, parts: Iterable[Markdown]) -> st
         run_id=run.get("run_id") or "unknown",
         bullets=bullets,
     )
+
+
+def _environment_title(told: Account) -> str:
+    recorded = redact.manifest(told.material.run).get("collect_env", {}).get("lines")
+    if recorded:
+        return "The output of python -m vllm.collect_env, and what prefixscope recorded"
+    return "As prefixscope recorded it; please add the output of python collect_env.py"
 
 
 def expected(told: Account) -> str:

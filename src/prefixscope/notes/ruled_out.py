@@ -91,10 +91,11 @@ def _questions(told: Account) -> Iterator[str]:
     failed = int((material.sent["status"] == "failed").sum())
     if failed:
         yield f"{count(failed, 'request')} failed and {'is' if failed == 1 else 'are'} in no number above."
-    doubts = len([item for item in run.get("warnings", []) if isinstance(item, Mapping)]) + len(material.problems)
+    warnings = [item for item in run.get("warnings", []) if isinstance(item, Mapping)]
+    doubts = len(warnings) + len(material.problems)
     if doubts:
         yield f"{count(doubts, 'warning')} of the run {'is' if doubts == 1 else 'are'} listed in its report."
-    yield next((f"{one}." for one in material.problems if one.startswith("run.json")), "")
+    yield next((f"{one['detail']}." for one in warnings if one.get("code") == "no-manifest"), "")
     if on_gpu(told) is False:
         yield (
             "No GPU was recorded: hit lengths are the scheduler's, the same code as on a GPU; times are those of a CPU."
