@@ -46,6 +46,8 @@ def test_three_runs_with_long_names_are_drawn_whole(chromium: Chromium, tmp_path
     words = page.value("[...document.querySelectorAll('.live svg text')].map((text) => text.textContent)")
     assert any("gemma4-tiny-lora" in text for text in words)
     assert not [text for text in words if "…" in text]
+    first = "(({scrollWidth, clientWidth}) => scrollWidth - clientWidth)(document.querySelector('.chart'))"
+    assert page.value(first) == 0, "the first figure fits a phone"
     blamed = page.value("[...document.querySelectorAll('.first .quiet')].map((text) => text.textContent)")
     assert [text for text in blamed if text.startswith("Of what A and B tell of their settings, only this differs")]
     assert [text for text in blamed if text.startswith("Of what A and C tell of their settings, only this differs")]

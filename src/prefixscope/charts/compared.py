@@ -9,15 +9,15 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from prefixscope.charts.encoding import WIDTH, colour, count_axis, inline
+from prefixscope.charts.encoding import WIDTH, colour, count_axis, inline, narrowest
 from prefixscope.charts.titles import wrapped_title
 from prefixscope.quantities import number
 from prefixscope.theme import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 
 RUNS = (GREY, BLUE, GREEN, PURPLE, ORANGE, SKY, VERMILION)
 """The base is grey; what is compared with it has a colour."""
-_PANEL, _LABEL = 54, 34
-"""Characters in a line of a panel's name, and of a label beside or above a plot."""
+_LINE = 32
+"""Characters in a line of a name: above a panel it fits a phone."""
 _SPLIT = "split(datum.label, '\\n')"
 CODES = {"change": VERMILION, "within noise": GREY, "can't tell": GREY, "follows the hit": BLUE}
 
@@ -26,7 +26,7 @@ def compared_hits(table: pd.DataFrame, *, title: str) -> Any:
     """Hit lengths of a few sends, a panel each and a bar per run; ``table`` is ``frames.compared_hits``."""
     if not len(table):
         return None
-    table = table.assign(panel=_wrapped(table["panel"], _PANEL), run=_wrapped(table["run"], _LABEL))
+    table = table.assign(panel=_wrapped(table["panel"]), run=_wrapped(table["run"]))
     panels, runs = table["panel"].drop_duplicates().tolist(), table["run"].drop_duplicates().tolist()
     top = int(table["full"].max())
     data = [
@@ -54,14 +54,14 @@ def compared_hits(table: pd.DataFrame, *, title: str) -> Any:
         .encode(x=alt.datum(0)),
     ).properties(width=WIDTH - 40, height=_row_px(runs, 26) * len(runs))
     faceted = layers.facet(facet=_facet("panel", panels), columns=1, data=inline(data), spacing=14)
-    return faceted.properties(title=wrapped_title(title, "The dashed line is the whole prompt."))
+    return narrowest(faceted.properties(title=wrapped_title(title, "The dashed line is the whole prompt.")), 200)
 
 
 def compared_sweep(table: pd.DataFrame, *, title: str) -> Any:
     """Hit length of send 2 at each retention interval, a panel per prompt length and a mark per run."""
     if table["interval"].nunique() < 2 or table["run"].nunique() < 2:
         return None
-    table = table.assign(run=_wrapped(table["run"], _LABEL))
+    table = table.assign(run=_wrapped(table["run"]))
     intervals, runs = table["interval"].drop_duplicates().tolist(), table["run"].drop_duplicates().tolist()
     data = [
         {"length": f"{row.tokens:,} tokens", "interval": row.interval, "run": row.run, "hit": row.hit}
@@ -98,7 +98,7 @@ def compared_rates(table: pd.DataFrame, *, title: str) -> Any:
     rows = table[table["low"].notna()]
     if not len(rows):
         return None
-    rows = rows.assign(what=_wrapped(rows["what"], _LABEL), run=_wrapped(rows["run"], _PANEL))
+    rows = rows.assign(what=_wrapped(rows["what"]), run=_wrapped(rows["run"]))
     names, runs = rows["what"].drop_duplicates().tolist(), rows["run"].drop_duplicates().tolist()
     low, high = min(rows["low"].min(), 0.8), max(rows["high"].max(), 1.25)
     # An interval from two prompts can reach over any scale; it is cut where the others end.
@@ -133,9 +133,9 @@ def compared_rates(table: pd.DataFrame, *, title: str) -> Any:
     return faceted.properties(title=wrapped_title(title, words))
 
 
-def _wrapped(names: pd.Series, most: int) -> pd.Series:
-    """Names in lines of at most so many characters: nothing of one is cut."""
-    return names.map(lambda name: "\n".join(textwrap.wrap(str(name), most)))
+def _wrapped(names: pd.Series) -> pd.Series:
+    """Names in lines that fit: nothing of one is cut."""
+    return names.map(lambda name: "\n".join(textwrap.wrap(str(name), _LINE)))
 
 
 def _row_px(names: Sequence[str], least: int) -> int:

@@ -91,10 +91,8 @@ def headline_figure(found: Comparison) -> Figure | None:
     rows = []
     for cell in moved or chosen:
         first = every[cell][0]
-        # What belongs together stays in one line of the panel's name.
-        sent = ", ".join(
-            text.replace(" ", "\N{NO-BREAK SPACE}") for text in (f"{number(cell.tokens)} tokens", cell.label)
-        )
+        # What was sent stays in one line of the panel's name.
+        sent = f"{number(cell.tokens)} tokens, {cell.label}".replace(" ", "\N{NO-BREAK SPACE}")
         panel = f"{first.base.config}, {sent}"
         full = max(first.base.prompt_tokens, default=cell.tokens)
         by_letter = {
