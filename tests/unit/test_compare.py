@@ -218,6 +218,27 @@ def test_a_pair_of_three_is_judged_by_its_own_differences(tmp_path: Path) -> Non
     assert "only in C: as served" in text
 
 
+def test_a_flag_that_differs_elsewhere_in_a_third_run_hides_no_difference(tmp_path: Path) -> None:
+    """A flag that one run has on the server common to all and another elsewhere has a row for either difference."""
+    before, after = small(tmp_path)
+    third = edited(
+        make_run(tmp_path / "third", stages=BASELINE),
+        lambda row: row if row["setting"]["label"] == "no MTP" else None,
+        run_id="third",
+    )
+    for run, label, value in ((after, "MTP", 4096), (third, "no MTP", 2048)):
+
+        def more(manifest: dict[str, Any], label: str = label, value: int = value) -> None:
+            for server in manifest["servers"]:
+                if server["setting"]["label"] == label:
+                    server["command"] += f" --max-num-batched-tokens {value}"
+
+        rewritten(run, more)
+    text = comparison.to_markdown(compared(before, after, third))
+    assert "| --max-num-batched-tokens | not given | not given | 2048 |" in text
+    assert "| --max-num-batched-tokens | not given | 4096 | not compared |" in text
+
+
 def test_a_report_against_a_directory_differs_in_no_flag(tmp_path: Path) -> None:
     """Long folders in a flag's value, which a report leaves out, are no difference between a report and a run."""
     before, after = small(tmp_path, version="0.29.0")
