@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from cdp import Chromium
-from data.make_pair import edited, unchanged
+from data.make_pair import Row, edited, unchanged
 from data.make_run import make_run
 from pages import DRAWN, fits, is_quiet, opened
 
@@ -28,6 +28,30 @@ def test_a_comparison_draws_offline_and_fits(chromium: Chromium, compared: Path,
     sections = page.value("[...document.querySelectorAll('main section')].map((section) => section.id)")
     assert sections == ["runs", "settings", "hits", "sweep", "rates", "equality", "doubts", "data"]
     is_quiet(page, compared)
+    fits(page, width)
+
+
+@pytest.mark.parametrize("width", [1440, 380])
+def test_three_runs_with_long_names_are_drawn_whole(chromium: Chromium, tmp_path: Path, width: int) -> None:
+    """The name of a panel that is too long for a line goes on in the next one, and what is said names its runs."""
+
+    def less(row: Row) -> Row:
+        known = row["kind"] == "send" and row["setting"]["lora"] and row["cached_tokens"]
+        return {**row, "cached_tokens": row["cached_tokens"] - 64} if known else row
+
+    runs = [make_run(tmp_path / "0", stages=("baseline",))]
+    runs += [edited(make_run(tmp_path / n, stages=("baseline",)), less, run_id=n) for n in ("1", "2")]
+    file = comparison.render_comparison(comparison.compare([str(run) for run in runs]), tmp_path / "page.html")
+    page = opened(chromium.page(width=width), file)
+    words = page.value("[...document.querySelectorAll('.live svg text')].map((text) => text.textContent)")
+    assert any("gemma4-tiny-lora" in text for text in words)
+    assert not [text for text in words if "…" in text]
+    first = "(({scrollWidth, clientWidth}) => scrollWidth - clientWidth)(document.querySelector('.chart'))"
+    assert page.value(first) == 0, "the first figure fits a phone"
+    blamed = page.value("[...document.querySelectorAll('.first .quiet')].map((text) => text.textContent)")
+    assert [text for text in blamed if text.startswith("Of what A and B tell of their settings, only this differs")]
+    assert [text for text in blamed if text.startswith("Of what A and C tell of their settings, only this differs")]
+    is_quiet(page, file)
     fits(page, width)
 
 

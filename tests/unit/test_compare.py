@@ -14,7 +14,7 @@ import pytest
 from data.make_pair import Edit, Row, edited, fixed, make_pair, unchanged
 from data.make_run import make_run
 
-from prefixscope import cli, comparison, noise, paired
+from prefixscope import charts, cli, comparison, display, frames, noise, paired
 from prefixscope.comparison.facts import causes
 from prefixscope.comparison.whole import Comparison, Pair
 from prefixscope.comparison.words import varied
@@ -218,6 +218,27 @@ def test_a_pair_of_three_is_judged_by_its_own_differences(tmp_path: Path) -> Non
     assert "only in C: as served" in text
 
 
+def test_a_flag_that_differs_elsewhere_in_a_third_run_hides_no_difference(tmp_path: Path) -> None:
+    """A flag that one run has on the server common to all and another elsewhere has a row for either difference."""
+    before, after = small(tmp_path)
+    third = edited(
+        make_run(tmp_path / "third", stages=BASELINE),
+        lambda row: row if row["setting"]["label"] == "no MTP" else None,
+        run_id="third",
+    )
+    for run, label, value in ((after, "MTP", 4096), (third, "no MTP", 2048)):
+
+        def more(manifest: dict[str, Any], label: str = label, value: int = value) -> None:
+            for server in manifest["servers"]:
+                if server["setting"]["label"] == label:
+                    server["command"] += f" --max-num-batched-tokens {value}"
+
+        rewritten(run, more)
+    text = comparison.to_markdown(compared(before, after, third))
+    assert "| --max-num-batched-tokens | not given | not given | 2048 |" in text
+    assert "| --max-num-batched-tokens | not given | 4096 | not compared |" in text
+
+
 def test_a_report_against_a_directory_differs_in_no_flag(tmp_path: Path) -> None:
     """Long folders in a flag's value, which a report leaves out, are no difference between a report and a run."""
     before, after = small(tmp_path, version="0.29.0")
@@ -262,11 +283,11 @@ def test_the_sentence_on_settings_agrees_with_their_table(tmp_path: Path) -> Non
     text = comparison.to_markdown(found)
     assert (
         "Of what A and B tell of their settings, only this differs: vLLM version; and what follows from it: block size "
-        "reported, tokens. Different too, but no setting of the server: target."
+        "reported, tokens. Different too, but not a server setting: target."
     ) in text
     rows = [line for line in text.splitlines() if line.startswith(("| vLLM version", "| block size", "| target"))]
     assert [row.rpartition(" | ")[2] for row in rows] == [
-        " |", "worked out by vLLM itself, not set |", "no setting of the server |"
+        " |", "worked out by vLLM |", "not a server setting |"
     ]  # fmt: skip
     assert {one.name for one in found.facts if one.state == "differs"} == {
         "vLLM version", "block size reported, tokens", "target"
@@ -640,6 +661,29 @@ def test_markdown_is_text_and_fits_an_issue(tmp_path: Path) -> None:
         assert width in (0, bars), line
         width = bars
     assert text.index("What differs in settings") < text.index("Hit lengths")
+
+
+def test_no_name_in_a_figure_is_cut() -> None:
+    """Names of panels, rows and runs that are too long for a line go on in the next one."""
+    server, run = "MTP + LoRA, interval 1,024 · gemma4-small-lora", "A, google/gemma-4-26B-A4B-it-assistant-w4a16"
+    what = f"tokens a second, {server}"
+    hit = {"panel": f"{server}, 1,600 tokens, send 2", "full": 1600}
+    hits = [hit | {"run": run, "hit": 1472}, hit | {"run": "B", "hit": 1536}]
+    swept = [
+        {"tokens": 1600, "interval": interval, "run": name, "hit": 0} for interval in ("0", "64") for name in (run, "B")
+    ]
+    times = {"what": what, "run": f"B against {run}, and more", "times": 1.1, "low": 1.0, "high": 1.2, "code": "change"}
+    drawn = {
+        "hits": (charts.compared_hits(frames.compared_hits(hits), title="x"), (hit["panel"], run)),
+        "sweep": (charts.compared_sweep(frames.compared_sweep(swept), title="x"), (run,)),
+        "rates": (charts.compared_rates(frames.compared_rates([times]), title="x"), (what, times["run"])),
+    }
+    for name, (chart, whole) in drawn.items():
+        svg = display.to_svg(chart)
+        assert "…" not in svg, name
+        words = " ".join(re.findall(r">([^<>]+)</t", svg))
+        for text in whole:
+            assert re.sub(r"\s", "", str(text)) in re.sub(r"\s", "", words), name
 
 
 def test_a_page_holds_no_path_host_or_key(tmp_path: Path) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
-from prefixscope.charts.encoding import WIDTH, colour, count_axis, inline
-from prefixscope.charts.panels import facet
+from prefixscope.charts.encoding import WIDTH, colour, count_axis, inline, narrowest
 from prefixscope.charts.titles import wrapped_title
 from prefixscope.quantities import number
 from prefixscope.theme import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 
 RUNS = (GREY, BLUE, GREEN, PURPLE, ORANGE, SKY, VERMILION)
 """The base is grey; what is compared with it has a colour."""
+_LINE = 32
+"""Characters in a line of a name: above a panel it fits a phone."""
+_SPLIT = "split(datum.label, '\\n')"
 CODES = {"change": VERMILION, "within noise": GREY, "can't tell": GREY, "follows the hit": BLUE}
 
 
@@ -23,6 +26,7 @@ def compared_hits(table: pd.DataFrame, *, title: str) -> Any:
     """Hit lengths of a few sends, a panel each and a bar per run; ``table`` is ``frames.compared_hits``."""
     if not len(table):
         return None
+    table = table.assign(panel=_wrapped(table["panel"]), run=_wrapped(table["run"]))
     panels, runs = table["panel"].drop_duplicates().tolist(), table["run"].drop_duplicates().tolist()
     top = int(table["full"].max())
     data = [
@@ -30,11 +34,13 @@ def compared_hits(table: pd.DataFrame, *, title: str) -> Any:
             "panel": row.panel, "run": row.run, "hit": row.hit, "full": row.full,
             "text": "not reported" if pd.isna(row.hit) else number(row.hit) if row.hit else "0 – nothing reused",
             "role": "miss" if pd.isna(row.hit) or not row.hit else "inside" if row.hit > top * 0.45 else "outside",
+            # A number beside its bar stands clear of the dashed line.
+            "beside": row.full if not pd.isna(row.hit) and 0 <= row.full - row.hit < top * 0.12 else row.hit,
         }
         for row in table.itertuples()
     ]  # fmt: skip
     base = alt.Chart().encode(
-        y=alt.Y("run:N", sort=runs, title=None),
+        y=alt.Y("run:N", sort=runs, title=None, axis=alt.Axis(labelExpr=_SPLIT)),
         x=alt.X("hit:Q", title="cached tokens", axis=count_axis(), scale=alt.Scale(domain=[0, top], nice=False)),
     )
     words = base.encode(text="text:N")
@@ -42,19 +48,20 @@ def compared_hits(table: pd.DataFrame, *, title: str) -> Any:
         base.mark_bar(height={"band": 0.74}, cornerRadiusEnd=2).encode(color=colour("run", _colours(runs))),
         alt.Chart().mark_rule(strokeDash=[4, 3]).encode(x="full:Q"),
         words.transform_filter("datum.role === 'inside'").mark_text(align="right", dx=-8, color="#fff", fontWeight=600),
-        words.transform_filter("datum.role === 'outside'").mark_text(align="left", dx=6),
+        words.transform_filter("datum.role === 'outside'").mark_text(align="left", dx=6).encode(x="beside:Q"),
         words.transform_filter("datum.role === 'miss'")
         .mark_text(align="left", dx=6, color=VERMILION, fontWeight=600)
         .encode(x=alt.datum(0)),
-    ).properties(width=WIDTH - 40, height=26 * len(runs))
-    faceted = layers.facet(facet=facet("panel", panels), columns=1, data=inline(data), spacing=14)
-    return faceted.properties(title=wrapped_title(title, "The dashed line is the whole prompt."))
+    ).properties(width=WIDTH - 40, height=_row_px(runs, 26) * len(runs))
+    faceted = layers.facet(facet=_facet("panel", panels), columns=1, data=inline(data), spacing=14)
+    return narrowest(faceted.properties(title=wrapped_title(title, "The dashed line is the whole prompt.")), 200)
 
 
 def compared_sweep(table: pd.DataFrame, *, title: str) -> Any:
     """Hit length of send 2 at each retention interval, a panel per prompt length and a mark per run."""
     if table["interval"].nunique() < 2 or table["run"].nunique() < 2:
         return None
+    table = table.assign(run=_wrapped(table["run"]))
     intervals, runs = table["interval"].drop_duplicates().tolist(), table["run"].drop_duplicates().tolist()
     data = [
         {"length": f"{row.tokens:,} tokens", "interval": row.interval, "run": row.run, "hit": row.hit}
@@ -62,7 +69,7 @@ def compared_sweep(table: pd.DataFrame, *, title: str) -> Any:
     ]
     lengths = [f"{tokens:,} tokens" for tokens in sorted(table["tokens"].unique(), reverse=True)]
     shapes = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right"]
-    legend = alt.Legend(title=None, symbolOpacity=1)
+    legend = alt.Legend(title=None, symbolOpacity=1, labelExpr=_SPLIT, labelLimit=0, columns=min(len(runs), 3))
     scale = alt.Scale(domain=runs, range=[_colours(runs)[run] for run in runs])
     base = alt.Chart().encode(
         x=alt.X(
@@ -82,7 +89,7 @@ def compared_sweep(table: pd.DataFrame, *, title: str) -> Any:
             )
         ),
     ).properties(width=WIDTH, height=150)  # fmt: skip
-    faceted = marks.facet(facet=facet("length", lengths), columns=1, data=inline(data), spacing=14)
+    faceted = marks.facet(facet=_facet("length", lengths), columns=1, data=inline(data), spacing=14)
     return faceted.properties(title=wrapped_title(title, "A mark at 0 reuses nothing; each panel is a prompt length."))
 
 
@@ -91,6 +98,7 @@ def compared_rates(table: pd.DataFrame, *, title: str) -> Any:
     rows = table[table["low"].notna()]
     if not len(rows):
         return None
+    rows = rows.assign(what=_wrapped(rows["what"]), run=_wrapped(rows["run"]))
     names, runs = rows["what"].drop_duplicates().tolist(), rows["run"].drop_duplicates().tolist()
     low, high = min(rows["low"].min(), 0.8), max(rows["high"].max(), 1.25)
     # An interval from two prompts can reach over any scale; it is cut where the others end.
@@ -105,7 +113,7 @@ def compared_rates(table: pd.DataFrame, *, title: str) -> Any:
         for row in rows.itertuples()
     ]  # fmt: skip
     base = alt.Chart().encode(
-        y=alt.Y("what:N", sort=names, title=None),
+        y=alt.Y("what:N", sort=names, title=None, axis=alt.Axis(labelExpr=_SPLIT)),
         color=colour("code", CODES),
     )
     # The words stand right of the widest interval.
@@ -119,10 +127,26 @@ def compared_rates(table: pd.DataFrame, *, title: str) -> Any:
         base.mark_rule(strokeWidth=3, opacity=0.5).encode(x=alt.X("low:Q"), x2="high:Q"),
         base.mark_point(filled=True, size=70).encode(x=x),
         base.mark_text(align="left", dx=8).encode(x=alt.X("high:Q"), text="text:N"),
-    ).properties(width=WIDTH - 120, height=24 * len(names))
-    faceted = marks.facet(facet=facet("run", runs), columns=1, data=inline(data), spacing=14)
+    ).properties(width=WIDTH - 120, height=_row_px(names, 24) * len(names))
+    faceted = marks.facet(facet=_facet("run", runs), columns=1, data=inline(data), spacing=14)
     words = "Left of the dashed line it is less than on the base. An interval that crosses it may be noise."
     return faceted.properties(title=wrapped_title(title, words))
+
+
+def _wrapped(names: pd.Series) -> pd.Series:
+    """Names in lines that fit: nothing of one is cut."""
+    return names.map(lambda name: "\n".join(textwrap.wrap(str(name), _LINE)))
+
+
+def _row_px(names: Sequence[str], least: int) -> int:
+    """The height of a row whose label has as many lines as the longest of these."""
+    return max(least, 14 * max(name.count("\n") + 1 for name in names) + 8)
+
+
+def _facet(field: str, names: Sequence[str]) -> Any:
+    """A panel per name, the whole name above it."""
+    look = {"title": None, "labelAnchor": "start", "labelPadding": 4, "labelExpr": _SPLIT, "labelLimit": 0}
+    return alt.Facet(f"{field}:N", sort=list(names), header=alt.Header(**look))
 
 
 def _colours(runs: Sequence[str]) -> dict[str, str]:

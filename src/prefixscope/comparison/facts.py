@@ -90,10 +90,11 @@ def joined(whole: Sequence[Fact], pairs: Sequence[Sequence[Fact]]) -> tuple[Fact
 
     ``pairs`` holds the facts of the base and each further side, in order.
     """
-    known, more = {one.name for one in whole}, dict[tuple[str, str | None], Fact]()
+    known, more = {one.name: one.values for one in whole}, dict[tuple[str, str | None], Fact]()
     for place, found in enumerate(pairs, start=1):
         for one in found:
-            if one.name not in known and one.state == "differs":
+            told = known.get(one.name)
+            if one.state == "differs" and (told is None or (told[0], told[place]) != one.values):
                 first = more.get((one.name, one.values[0]))
                 values = list(first.values if first else (one.values[0], *[None] * len(pairs)))
                 values[place] = one.values[1]

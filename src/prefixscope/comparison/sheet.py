@@ -91,7 +91,9 @@ def headline_figure(found: Comparison) -> Figure | None:
     rows = []
     for cell in moved or chosen:
         first = every[cell][0]
-        panel = f"{first.base.config}, {number(cell.tokens)} tokens, {cell.label}"
+        # What was sent stays in one line of the panel's name.
+        sent = f"{number(cell.tokens)} tokens, {cell.label}".replace(" ", "\N{NO-BREAK SPACE}")
+        panel = f"{first.base.config}, {sent}"
         full = max(first.base.prompt_tokens, default=cell.tokens)
         by_letter = {
             one_pair.other.letter: one for one_pair in found.pairs for one in one_pair.hits if one.cell == cell

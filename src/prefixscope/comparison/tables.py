@@ -59,8 +59,8 @@ def settings(found: Comparison) -> Table | None:
 
 def _remark(one: Fact) -> str:
     if one.state == "unknown":
-        return "not every run tells it"
-    return {"cause": "", "follows": "worked out by vLLM itself, not set", "about": "no setting of the server"}[one.kind]
+        return "not told by all"
+    return {"cause": "", "follows": "worked out by vLLM", "about": "not a server setting"}[one.kind]
 
 
 def same(found: Iterable[Fact]) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ def blame(pair: Pair) -> str:
         how = f"what follows from {'it' if len(named) == 1 else 'them'}" if named else "what vLLM worked out differs"
         text += f"; {'and ' if named else 'but '}{how}: {', '.join(follows)}"
     if about := different(pair.facts, "about"):
-        text += f". Different too, but no setting of the server: {', '.join(about)}"
+        text += f". Different too, but not a server setting: {', '.join(about)}"
     return f"{text}."
 
 

@@ -31,7 +31,7 @@
     if (spec.spec) {
       spec.spec.width = plot;
       // Where the name of a panel is too long for one line its parts stand below each other.
-      if (spec.facet && plot < 320) spec.facet.header = { ...spec.facet.header, labelExpr: "split(datum.label, ' · ')" };
+      if (spec.facet && plot < 320) spec.facet.header = { labelExpr: "split(datum.label, ' · ')", ...spec.facet.header };
     }
     else if (spec.vconcat) {
       for (const panel of spec.vconcat) {
