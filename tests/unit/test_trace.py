@@ -123,12 +123,16 @@ def test_truncated_last_line(tmp_path: Path) -> None:
     assert sliding(look(trace, "cpu-2")).missing == ((166, 168),)
 
 
-def test_garbage_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [("not json\n[]\n", "2 lines are not events and were left out"), ("[]\n", "1 line is no event and was left out")],
+)
+def test_garbage_line(lines: str, words: str, tmp_path: Path) -> None:
     """A line that is no event is counted and named, never guessed at."""
     text = RECORDED.read_text(encoding="utf-8")
-    (tmp_path / "trace-1.jsonl").write_text("not json\n[]\n" + text, encoding="utf-8")
+    (tmp_path / "trace-1.jsonl").write_text(lines + text, encoding="utf-8")
     trace = read_trace(tmp_path)
-    assert trace.warnings == (("unreadable", "trace-1.jsonl: 2 lines are not events and were left out"),)
+    assert trace.warnings == (("unreadable", f"trace-1.jsonl: {words}"),)
     assert len(trace.lookups) == len(read_trace(RECORDED).lookups)
 
 
