@@ -130,7 +130,7 @@ def test_sentences_say_where_the_workaround_does_harm(asked: Pressure) -> None:
     advice, harm = section.after
     assert advice == (
         "vLLM 0.29.0, 50,000 blocks, your server: interval 4,096 hits 25.0% of this workload's prompt tokens, "
-        "0 hits 12.0%; 25 of 40 follow-ups stay warm."
+        "interval 0 hits 12.0%; 25 of 40 follow-ups stay warm."
     )
     assert harm == (
         "vLLM 0.29.0: interval dense instead of 0, which brings the second send of one prompt back, lowers the hit "

@@ -29,7 +29,7 @@ def headline_figure(material: Material) -> Figure | None:
 
 
 def sections(material: Material, *, include_text: bool = False) -> list[Section]:
-    """All sections after the verdict, in reading order; of a run that asked something else what it measured comes first."""
+    """All sections after the verdict, in reading order; what a run that asked something else measured stands first."""
     made = [hit_lengths(material), first_token(material), block_trace(material), sweep(material), cost(material)]
     made += [predicted(material), equality(material, include_text=include_text), speculation(material)]
     if material.verdict.code == "not asked":

@@ -90,7 +90,7 @@ def advice(table: pd.DataFrame) -> tuple[str, ...]:
                     else f"; no interval hits more than {TIE:.1%} above that"
                 )
             else:
-                text += f", {sparse['interval']} hits {sparse['hit_rate']:.1%}"
+                text += f", interval {sparse['interval']} hits {sparse['hit_rate']:.1%}"
             if best["follow_ups"]:
                 text += f"; {best['warm']:,} of {count(int(best['follow_ups']), 'follow-up')} stay warm"
             found.append(text + ".")
