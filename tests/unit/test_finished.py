@@ -57,6 +57,16 @@ def test_a_pipe_at_a_place_that_no_option_names_is_refused_too(run: Path, tmp_pa
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 
 
+def test_a_folder_that_can_not_be_made_has_the_same_exit_code(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``--csv`` at a pipe: refused as a file's place is."""
+    os.mkfifo(tmp_path / "pipe")
+    assert cli.main(["report", str(run), "--csv", str(tmp_path / "pipe")]) == 2
+    assert "--csv DIR" in capsys.readouterr().err
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_a_link_is_followed_and_stays(tmp_path: Path, there: bool) -> None:
     """What the link leads to gets the text, whether it was there or not; no other file is left in either folder."""

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from prefixscope import frames, page, redact
-from prefixscope.errors import ReportError
+from prefixscope.errors import Unwritable
 from prefixscope.frames.columns import TEXT
 from prefixscope.frames.meanings import meaning
 from prefixscope.material import Material, shareable
@@ -72,7 +72,7 @@ def write_csv(run_dir: Path | str, folder: Path | str) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ReportError(
+        raise Unwritable(
             f"the folder {folder} can't be made: {error.strerror}",
             remedy="name a folder to write to: --csv DIR",
         ) from error
