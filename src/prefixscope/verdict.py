@@ -196,7 +196,7 @@ def judge(sent: pd.DataFrame, stored: pd.DataFrame, run: Mapping[str, Any]) -> V
         if fault is not None and fault.certain and fault.upgrade:
             upgrade = f"{fault.upgrade} ({', '.join(fault.refs)}; read {fault.checked})."
     headline = _headline(name, mine, code)
-    if stopped and code == "reuses":
+    if "baseline" in stopped and code == "reuses":
         # What was not sent may be what misses.
         code, headline = "inconclusive", f"{headline[:-1]}, as far as it was asked."
     if stopped:

@@ -132,6 +132,17 @@ def test_a_fault_that_was_found_stands_though_the_run_was_stopped(sample: Path) 
     assert found.sentences[0].startswith("Unfinished")
 
 
+def test_a_sweep_that_was_stopped_leaves_the_verdict(sample: Path) -> None:
+    """What was asked about reuse was asked whole: it reuses, and the sweep is said to be unfinished."""
+    run = stopped(sample, set(), "done")
+    manifest = json.loads((run / "run.json").read_text())
+    manifest["stages"]["sweep"] = {"status": "interrupted"}
+    (run / "run.json").write_text(json.dumps(manifest))
+    found = verdict.of_run(run)
+    assert found.code == "reuses"
+    assert found.sentences[0] == "Unfinished: stage sweep stopped before it was done."
+
+
 def test_lengths_that_cannot_hit_are_not_all_lengths(sample: Path) -> None:
     """“Over all lengths” is said where all of them hit; else how many could."""
     file = sample / "raw" / "baseline.jsonl"
