@@ -383,8 +383,10 @@ def test_follow_prints_as_the_server_writes_and_ends_with_ctrl_c(tmp_path: Path)
     process = subprocess.Popen(
         [sys.executable, "-m", "prefixscope.cli", "trace", "show", str(tmp_path), "--follow"],
         stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        # A shell's background job starts with Ctrl-C ignored, and what it starts inherits that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
-    too_long = threading.Timer(120, process.kill)
+    too_long = threading.Timer(60, process.kill)
     too_long.start()
     with process:
         assert process.stdout is not None
