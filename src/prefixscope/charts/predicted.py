@@ -195,7 +195,7 @@ def version_matrix(table: pd.DataFrame, *, block: int) -> Any:
         else f"At interval 0 the second send of {tokens} tokens hits what the third does on vLLM {listing(releases)}"
     )
     height = 30 * len({item["what"] for item in data})
-    subtitle = "Tokens hit; the darker, the more tokens short of full. Unpressured."
+    subtitle = "Tokens hit; the darker, the more tokens short of full."
     return chart.properties(width=WIDTH, height=height, title=wrapped_title(title, subtitle))
 
 
