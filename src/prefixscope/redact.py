@@ -162,7 +162,8 @@ def manifest(run: Mapping[str, Any], *, say: Clean = clean) -> dict[str, Any]:
         out["stages"] = {
             say(name): _picked(stage, _STAGE, say) | {"parameters": _picked(given, _PARAMETERS, say)}
             for name, stage in stages.items()
-            if isinstance(stage, Mapping)
+            # Of the page that is being made nothing is known yet: it is the same when it is made once more.
+            if isinstance(stage, Mapping) and name != "report"
             for given in [_mapping(stage, "parameters")]
         }
     out["servers"] = [

@@ -179,3 +179,13 @@ def test_unnamed_fields_stay_behind(run: Path) -> None:
     text = render_html(run, include_text=True)
     held = [part for part in (text, *leaks._embedded(text)) if "left-behind" in part]
     assert not held
+
+
+def test_a_page_is_the_same_before_and_after_its_own_stage_is_done(tmp_path: Path) -> None:
+    """What a run keeps of its report's stage is not in the report: made again it has the same bytes."""
+    run = make_run(tmp_path / "run")
+    first = render_html(run)
+    manifest = json.loads((run / "run.json").read_text())
+    manifest["stages"]["report"] = {"given": {}, "status": "done", "error": None}
+    (run / "run.json").write_text(json.dumps(manifest))
+    assert render_html(run) == first
