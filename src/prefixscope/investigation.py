@@ -179,7 +179,7 @@ class Investigation:
         if server is not None and self.run.get_fact("vllm version") is not None:
             return
         environment, flags = command.given(self.target.serve_cmd) if self.target.kind == "managed" else ({}, {})
-        header = self._newest_header() if server is not None else {}
+        header = self._header_of(server) if server is not None else {}
         seen = preflight.look(client, environment=environment, flags=flags, header=header)
         for fact in preflight.facts(seen):
             self.run.fact(fact.name, fact.value, fact.source)
@@ -195,8 +195,12 @@ class Investigation:
         for finding in preflight.findings(seen):
             self.run.warn(finding.code, finding.detail, remedy=finding.remedy)
 
-    def _newest_header(self) -> dict[str, Any]:
-        """What the newest traced engine wrote first: its geometry and settings, as it resolved them itself."""
+    def _header_of(self, server: Server) -> dict[str, Any]:
+        """What this server's engine traced first: its geometry and settings, as it resolved them itself.
+
+        Another server may have started meanwhile. In a container process numbers say nothing: there it is the newest.
+        """
+        found = []
         files = sorted((self.path / "trace").glob("*.jsonl"), key=lambda file: file.stat().st_mtime)
         for file in reversed(files):
             with file.open(encoding="utf-8", errors="replace") as lines:
@@ -205,8 +209,10 @@ class Investigation:
                 except ValueError:
                     continue
             if isinstance(event, dict) and event.get("event") == "header":
-                return event
-        return {}
+                found.append(event)
+        group = _process_group(server.process[0])
+        own = [event for event in found if group is not None and _process_group(event.get("pid")) == group]
+        return next(iter(own or found), {})
 
     def stop_servers(self) -> None:
         self.pool.stop_all()
@@ -290,3 +296,11 @@ def free_space_warning(path: Path, need_bytes: int = 200_000_000) -> str | None:
     """A sentence where the disk of a run directory is nearly full."""
     free = shutil.disk_usage(path if path.exists() else path.parent).free
     return f"only {free / 1e6:,.0f} MB are free where the run is kept" if free < need_bytes else None
+
+
+def _process_group(pid: Any) -> int | None:
+    """The group that a living process is in; None for any other."""
+    try:
+        return os.getpgid(int(pid)) if pid else None
+    except (OSError, TypeError, ValueError):
+        return None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -526,3 +529,18 @@ def test_an_attached_server_is_promised_nothing_by_another_fault(
     investigation = attach()
     measured(investigation)
     assert verdict.of_run(investigation.path).remedy is None
+
+
+def test_facts_are_of_the_server_that_was_asked(attach: Callable[..., Investigation]) -> None:
+    """Where another server has started meanwhile, the trace header is that of the asked one's process group."""
+    investigation = attach()
+    folder = investigation.path / "trace"
+    folder.mkdir(exist_ok=True)
+    for name, pid, method, at in (("a", os.getpid(), "mtp", 1), ("b", 1, None, 2)):
+        file = folder / f"{name}.jsonl"
+        file.write_text(json.dumps({"event": "header", "pid": pid, "spec_method": method}) + "\n")
+        os.utime(file, (at, at))
+    asked: Any = SimpleNamespace(process=(os.getpid(), 0))
+    assert investigation._header_of(asked)["spec_method"] == "mtp"
+    gone: Any = SimpleNamespace(process=(2**22 + 1, 0))
+    assert investigation._header_of(gone)["spec_method"] is None, "unknown: the newest"
