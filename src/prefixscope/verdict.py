@@ -26,6 +26,7 @@ from prefixscope.frames import (
 )
 from prefixscope.frames import generations as streamed
 from prefixscope.frames.drafting import measured
+from prefixscope.frames.rows import dict_in
 from prefixscope.geometry import brought
 from prefixscope.quantities import count, number
 from prefixscope.remedy import Help, choose_interval, of_sweep
@@ -179,7 +180,10 @@ def judge(sent: pd.DataFrame, stored: pd.DataFrame, run: Mapping[str, Any]) -> V
     config = main_config(second)
     mine = second[second["config"] == config].sort_values("tokens")
     code = code_of(mine["verdict"])
-    stopped = [name for name in ("baseline", "sweep") if _stage(run, name).get("status") in ("running", "interrupted")]
+    stages = dict_in(run, "stages")
+    stopped = [
+        name for name in ("baseline", "sweep") if dict_in(stages, name).get("status") in ("running", "interrupted")
+    ]
     # Sentences with numbers are about the lengths whose hits are known; the code has judged the others too.
     known = mine[mine["cached_tokens"].notna()]
     mine = known if len(known) else mine
@@ -212,11 +216,6 @@ def judge(sent: pd.DataFrame, stored: pd.DataFrame, run: Mapping[str, Any]) -> V
         remedy_config=found.config,
         basis=_basis(sent, mine),
     )
-
-
-def _stage(run: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    entry = (run.get("stages") or {}).get(name)
-    return entry if isinstance(entry, Mapping) else {}
 
 
 def _capital(text: str) -> str:
