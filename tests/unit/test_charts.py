@@ -116,6 +116,28 @@ def test_chart_draws(name: str, material: Material) -> None:
     assert "undefined" not in svg
 
 
+def test_an_arm_whose_speed_is_not_known_says_so_in_its_lane(material: Material) -> None:
+    """A lane without a bar is not an empty one: it tells that this speed is not known, and the axis is the others'."""
+    shapes = frames.by_shape(material.generations)
+    unknown = (shapes["arm"] == "B") & (shapes["shape"] == "code")
+    speeds = [name for name in shapes if name.startswith("tokens_per_s")]
+    shapes.loc[unknown, speeds] = float("nan")
+    shown = texts(display.to_svg(charts.speed_by_shape(shapes)))
+    assert shown.count("speed not known") == 1, shown
+    assert len([text for text in shown if "tokens/s" in text]) == len(shapes) - 1
+    shapes[speeds] = float("nan")
+    assert charts.speed_by_shape(shapes) is None
+
+
+def test_what_took_a_moment_has_a_line_in_its_lane(material: Material) -> None:
+    """A stage of no length is drawn, so that its lane does not look like one that never ran."""
+    frame = material.timeline.assign(stop_min=lambda f: f["start_min"].where(f["lane"] == "baseline", f["stop_min"]))
+    bars = charts.time_spent(frame).to_dict()
+    rows = next(iter(bars["datasets"].values())) if "datasets" in bars else bars["data"]["values"]
+    widths = [row["to"] - row["from"] for row in rows]
+    assert min(widths) >= max(row["to"] for row in rows) * 0.003
+
+
 def test_every_stage_has_its_seconds_in_the_table_of_time() -> None:
     """Speculation and equality, which time no part of their measuring, are there with the whole stage, in run order."""
     run = gather(Path(__file__).parents[2] / "data" / "sample" / "run")

@@ -118,7 +118,7 @@ def test_dense_is_explained_where_vllm_calls_it_none() -> None:
     advice = advise(prediction(survey=Survey(cells=cells)).cases(), "0.29.0")
     assert advice is not None
     assert advice.setting == "--prefix-cache-retention-interval None"
-    assert "With --prefix-cache-retention-interval None (None, vLLM's word for dense) on vLLM 0.29.0" in advice.sentence
+    assert "With --prefix-cache-retention-interval None (vLLM's word for dense) on vLLM 0.29.0" in advice.sentence
 
 
 def test_a_release_that_was_not_asked_is_named() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,16 @@ def test_a_long_prompt_is_resent_on_either_server(attach: Attach, stub: StubServ
     assert table[table["arm"] == "A"]["cached_tokens"].tolist() == [0, 896, 896]
     assert table[table["arm"] == "B"]["cached_tokens"].tolist() == [0, 0, 0]
     assert set(table["tokens"]) == {900}
+
+
+def test_the_resends_of_a_long_prompt_are_in_the_plan(attach: Attach, stub: StubServer, other: StubServer) -> None:
+    """Progress counts three sends more per arm, and is done when nothing is left to send."""
+    investigation = attach()
+    speculation.run(investigation, other=other.url, **FEW)
+    said = json.loads(next(investigation.path.rglob("progress*.json")).read_text())
+    answers, resends = len(of_kind(investigation, "generation")), len(of_kind(investigation, "resend"))
+    assert resends == 6
+    assert (said["step"], said["steps"]) == (answers + resends, answers + resends)
 
 
 def test_what_is_there_is_not_asked_again(attach: Attach, stub: StubServer, other: StubServer) -> None:

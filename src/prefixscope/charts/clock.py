@@ -33,6 +33,8 @@ def time_spent(frame: pd.DataFrame) -> Any:
         for row in frame.itertuples()
     ]
     end = max(item["to"] for item in data)
+    for item in data:  # what took a moment is a line, not an empty lane
+        item["to"] = max(item["to"], item["from"] + end * 0.004)
     colours = {"stage": SEND_COLOURS["send 1 (cold)"], "starting": SERIES[4], "serving": SERIES[0]}
     base = alt.Chart(inline(data)).encode(
         y=alt.Y("lane:N", sort=lanes, title=None),

@@ -23,23 +23,27 @@ def speed_by_shape(shapes: pd.DataFrame, faster: Effect | None = None) -> Any:
 
     ``shapes`` is ``frames.by_shape``; ``faster`` how many times B's speed A's is, for the title.
     """
-    rows = shapes[shapes["tokens_per_s"].notna()]
-    if not len(rows):
+    known = shapes["tokens_per_s"].notna()
+    if not known.any():
         return None
+    rows = shapes[shapes["shape"].isin(shapes.loc[known, "shape"])]
     labels = rows.drop_duplicates("arm").set_index("arm")["label"].to_dict()
     data = [
         {
             "shape": row.shape,
             "arm": row.arm,
             "label": row.label,
-            "median": round(row.tokens_per_s, 2),
-            "low": round(row.tokens_per_s_p10, 2),
-            "high": round(row.tokens_per_s_p90, 2),
-            "text": f"{row.tokens_per_s:,.1f} tokens/s" + _accepted(row),
+            "median": _rounded(row.tokens_per_s),
+            "low": _rounded(row.tokens_per_s_p10),
+            "high": _rounded(row.tokens_per_s_p90),
+            "words_at": _rounded(row.tokens_per_s_p90) or 0,
+            "text": "speed not known"
+            if pd.isna(row.tokens_per_s)
+            else f"{row.tokens_per_s:,.1f} tokens/s" + _accepted(row),
         }
         for row in rows.sort_values("arm", kind="stable").itertuples()
     ]
-    top = max(item["high"] for item in data)
+    top = max(item["words_at"] for item in data)
     base = alt.Chart().encode(y=alt.Y("label:N", sort=list(labels.values()), title=None))
     axis = alt.X(
         "median:Q",
@@ -52,7 +56,7 @@ def speed_by_shape(shapes: pd.DataFrame, faster: Effect | None = None) -> Any:
         x=axis, color=colour("arm", ARM_COLOURS)
     )
     spread = base.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
-    words = base.mark_text(align="left", dx=8).encode(x="high:Q", text="text:N")
+    words = base.mark_text(align="left", dx=8).encode(x="words_at:Q", text="text:N")
     chart = alt.layer(bars, spread, words).properties(width=WIDTH - 60, height=24 * len(labels))
     order = rows["shape"].drop_duplicates().tolist()
     faceted = chart.facet(facet=facet("shape", order), columns=1, data=inline(data), spacing=10)
@@ -135,6 +139,10 @@ def balance_over_reuse(balance: pd.DataFrame, labels: tuple[str, str] = ("A", "B
             "after the other, not in turns.",
         )
     )
+
+
+def _rounded(value: float) -> float | None:
+    return None if pd.isna(value) else round(value, 2)
 
 
 def _accepted(row: Any) -> str:

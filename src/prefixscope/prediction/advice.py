@@ -149,7 +149,7 @@ def _named(release: str, row: pd.Series[Any]) -> str:
     """`_setting` in a sentence, which says what dense is called."""
     if row["interval_order"] != float("inf"):
         return _setting(release, row)
-    word = "None, vLLM's word for dense" if versions.parse(release) >= (0, 29) else "unset is dense"
+    word = "vLLM's word for dense" if versions.parse(release) >= (0, 29) else "which is dense"
     return f"{_setting(release, row)} ({word})"
 
 

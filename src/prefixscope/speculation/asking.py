@@ -55,8 +55,11 @@ class Work:
         probes = {arm.name: len(self.sides) > 1 and not self.probed(arm) for arm in self.sides}
         wanted = [arm for arm in self.sides if missing[arm.name] or probes[arm.name]]
         expected = self.tokens / PREFILL_TOKENS_PER_S + self.answer_tokens * STEP_S + 0.1
-        steps = sum(map(len, missing.values()))
-        self.stage.progress.plan(len(wanted) * START_S + steps * expected, steps)
+        resend = len(REPEATS) * (self.prompt_tokens / PREFILL_TOKENS_PER_S + 0.1)
+        steps, resends = sum(map(len, missing.values())), sum(probes.values())
+        self.stage.progress.plan(
+            len(wanted) * START_S + steps * expected + resends * resend, steps + resends * len(REPEATS)
+        )
         groups = [wanted] if self.together else [[arm] for arm in wanted]
         for group in groups:
             with ExitStack() as stack:
@@ -73,6 +76,7 @@ class Work:
                 for arm, sender in asked:
                     if probes[arm.name]:
                         self.probe(arm, sender)
+                        self.stage.progress.advance(resend, steps=len(REPEATS))
 
     @contextmanager
     def connected(self, arm: Arm) -> Iterator[tuple[Arm, Sender]]:
