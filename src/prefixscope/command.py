@@ -7,7 +7,6 @@ A template has the form that ``vllm bench sweep serve --serve-cmd`` takes, ``vll
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import shlex
@@ -15,7 +14,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from prefixscope import container
 from prefixscope.errors import ServerError, mask
@@ -63,27 +62,6 @@ class Capabilities(NamedTuple):
     has_lora: bool
 
 
-class EmbeddedModel(Protocol):
-    """The part of an embedded model that a command needs."""
-
-    @property
-    def drafter(self) -> Path: ...
-    @property
-    def lora(self) -> Path: ...
-    @property
-    def lora_name(self) -> str: ...
-
-
-class EmbeddedEngine(Protocol):
-    """The part of an embedded engine that a command needs."""
-
-    @property
-    def model(self) -> EmbeddedModel: ...
-    def serve_command(self) -> tuple[str, ...]: ...
-    def drafting_flags(self) -> tuple[str, ...]: ...
-    def environment(self) -> dict[str, str]: ...
-
-
 def managed_command(
     serve_cmd: str,
     setting: Setting,
@@ -121,7 +99,7 @@ def managed_command(
         if flags.value("--host") is None:
             flags.set("--host", "127.0.0.1")
         host = flags.value("--host") or ""
-        env = _joined({**variables, **trace_env}, os.environ)
+        env = joined({**variables, **trace_env}, os.environ)
     else:
         host, number = container.address(flags, lambda: _port_of(flags, chosen), DEFAULT_PORT)
         words = container.foreground(flags.words, place)
@@ -132,33 +110,6 @@ def managed_command(
     return ServerCommand(
         argv=tuple(flags.words), env=env, url=f"{scheme}://{_reachable(host)}:{number}", port=number,
         stop_argv=tuple(stop) if stop else None, container=place is not None,
-    )  # fmt: skip
-
-
-def embedded_command(
-    engine: EmbeddedEngine, setting: Setting, *, port: int | None = None, trace_env: Mapping[str, str] | None = None
-) -> ServerCommand:
-    """The embedded engine's command with this setting's flags: small enough for two to run side by side."""
-    number = free_port() if port is None else port
-    flags = Flags(list(engine.serve_command()))
-    flags.set("--dtype", setting.dtype)
-    if setting.drafter:
-        config = {"method": "mtp", "model": str(engine.model.drafter), "num_speculative_tokens": 3}
-        flags.set("--speculative-config", json.dumps(config))
-        flags.words += engine.drafting_flags()
-    if setting.lora:
-        flags.set("--enable-lora")
-        flags.set("--lora-modules", f"{engine.model.lora_name}={engine.model.lora}")
-        flags.set("--max-lora-rank", "8")
-    if setting.interval is not None:
-        flags.set(INTERVAL_FLAG, interval_value(setting.interval))
-    flags.set("--host", "127.0.0.1")
-    flags.set("--port", str(number))
-    own = engine.environment()
-    return ServerCommand(
-        argv=tuple(flags.words), env={**own, **_joined(trace_env or {}, own)}, url=f"http://127.0.0.1:{number}",
-        # vLLM 0.29.0 still takes the interval from a variable, for one; the caller's settings are not this engine's.
-        drops=("VLLM_", "HF_", "TORCH", "OMP_", "PYTHON"), port=number, alone=False, start_timeout_s=240.0,
     )  # fmt: skip
 
 
@@ -309,7 +260,7 @@ def _reachable(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _joined(added: Mapping[str, str], present: Mapping[str, str]) -> dict[str, str]:
+def joined(added: Mapping[str, str], present: Mapping[str, str]) -> dict[str, str]:
     """``added``, with its PYTHONPATH in front of the one that is there: neither may hide the other."""
     joined = dict(added)
     paths = [value for value in (added.get("PYTHONPATH"), present.get("PYTHONPATH")) if value]

@@ -1,48 +1,25 @@
-"""Embedded engines: a real vLLM per version, kept in the user's cache folder.
+"""Embedded engines: a real vLLM per version, kept in the user's cache folder (``engine_folders``).
 
 CPU builds serve and predict; of a release that has none, the scheduler alone is installed, which predicts.
-
-```
-CACHE/engines/base-XXXXXXXX/      a virtual environment: PyTorch and vLLM's other requirements, shared by versions
-      engines/vllm-XXXXXXXX/      one vLLM version: site/ (the package), env/ (a virtual environment that sees site/
-                                  and the base's packages, and holds nothing itself), cache/ (what vLLM writes)
-      models/gemma4-tiny-XXXX/    the generated model, where the trained one that travels with the package is missing
-```
-A folder counts once its ``complete.json`` is there, which is written last: an interrupted install is swept away and
-redone, never used.
 """
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import re
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from packaging.version import Version
 
+from prefixscope import engine_folders
+from prefixscope.engine_folders import Progress
 from prefixscope.errors import EngineError
-from prefixscope.installer import Installer, folder_bytes
+from prefixscope.installer import Installer
 from prefixscope.model import Model
 from prefixscope.trained import embedded_model
 
 DEFAULT_VERSION = "0.29.0"
-MARKER = "complete.json"
-Progress = Callable[[str], None]
-
-
-def cache_folder() -> Path:
-    """Where engines and models are kept: ``$PREFIXSCOPE_CACHE``, else ``prefixscope`` in the user's cache folder."""
-    if chosen := os.environ.get("PREFIXSCOPE_CACHE"):
-        return Path(chosen).expanduser().absolute()
-    root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(root).expanduser().absolute() / "prefixscope"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,15 +127,18 @@ class Installed:
 
 def installed() -> list[Installed]:
     """Every complete engine, oldest version first."""
-    return [Installed(facts["version"], facts["size_bytes"], path, _can_serve(facts)) for path, facts in _versions()]
+    return [
+        Installed(facts["version"], facts["size_bytes"], path, engine_folders.can_serve(facts))
+        for path, facts in engine_folders.versions()
+    ]
 
 
 def find(version: str) -> Engine | None:
     """The installed engine of that version, or None. Touches no network; a missing model is generated again."""
-    for path, facts in _versions():
+    for path, facts in engine_folders.versions():
         if facts["version"] == version:
-            model = embedded_model(cache_folder() / "models")
-            return Engine(version, _python(path / "env"), (), model, _can_serve(facts))
+            model = embedded_model(engine_folders.cache_folder() / "models")
+            return Engine(version, engine_folders.python_of(path / "env"), (), model, engine_folders.can_serve(facts))
     return None
 
 
@@ -190,16 +170,20 @@ def ensure(version: str = DEFAULT_VERSION, *, progress: Progress, to_serve: bool
     check_version(version)
     engine = find(version)
     if engine is None:
-        with _lock(progress):
+        with engine_folders.lock(progress):
             engine = find(version)  # another process may have installed it while this one waited
             if engine is None:
-                _sweep()
-                bases = [(path, _facts(path)) for path in _folders("base") if _alive(path)]
-                Installer(_home(), version, progress).run(bases, _finish, to_serve=to_serve)
+                engine_folders.sweep()
+                bases = [
+                    (path, engine_folders.facts_of(path))
+                    for path in engine_folders.folders("base")
+                    if engine_folders.alive(path)
+                ]
+                Installer(engine_folders.home(), version, progress).run(bases, engine_folders.finish, to_serve=to_serve)
                 engine = find(version)
     if engine is None:
         raise EngineError(
-            f"vLLM {version} was installed into {_home()} and is gone again",
+            f"vLLM {version} was installed into {engine_folders.home()} and is gone again",
             cause="another process removed it",
             remedy=f"prefixscope engine install {version}",
         )
@@ -246,100 +230,11 @@ def remove(version: str) -> int:
     EngineError
         where that version is not installed.
     """
-    with _lock(lambda line: None):
-        found = [path for path, facts in _versions() if facts["version"] == version]
+    with engine_folders.lock(lambda line: None):
+        found = [path for path, facts in engine_folders.versions() if facts["version"] == version]
         if not found:
             have = ", ".join(item.version for item in installed()) or "none"
             raise EngineError(f"vLLM {version} is not installed (installed: {have})", remedy="prefixscope engine list")
-        freed = sum(map(_delete, found))
-        needed = {_base(facts) for _, facts in _versions()}
-        return freed + sum(_delete(path) for path in _folders("base") if path not in needed)
-
-
-# --- folders ----------------------------------------------------------------------------------------------------------
-
-
-def _home() -> Path:
-    return cache_folder() / "engines"
-
-
-def _folders(kind: str) -> list[Path]:
-    return sorted(path for path in _home().glob(f"{kind}-*") if path.is_dir())
-
-
-def _facts(path: Path) -> dict[str, Any]:
-    """What the completion marker says; empty where the folder is unfinished."""
-    try:
-        facts: dict[str, Any] = json.loads((path / MARKER).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return facts
-
-
-def _finish(path: Path, facts: dict[str, Any]) -> None:
-    """Writes the completion marker: from here on the folder counts."""
-    text = json.dumps({**facts, "size_bytes": folder_bytes(path)}, indent=1)
-    scratch = path / f"{MARKER}.new"
-    with scratch.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    scratch.replace(path / MARKER)
-
-
-def _can_serve(facts: dict[str, Any]) -> bool:
-    return bool(facts.get("can_serve", True))  # markers of earlier installs, all CPU builds, don't say
-
-
-def _base(facts: dict[str, Any]) -> Path:
-    return _home() / str(facts["base"])
-
-
-def _python(environment: Path) -> Path:
-    return environment / "bin" / "python"
-
-
-def _alive(base: Path) -> bool:
-    # `python` is a link to the interpreter the environment was made with, which an upgrade may have taken away.
-    return bool(_facts(base)) and _python(base).exists()
-
-
-def _versions() -> list[tuple[Path, dict[str, Any]]]:
-    complete = [(path, facts) for path in _folders("vllm") if (facts := _facts(path))]
-    found = [(path, facts) for path, facts in complete if _python(path / "env").exists() and _alive(_base(facts))]
-    return sorted(found, key=lambda item: [int(part) for part in re.findall(r"\d+", item[1]["version"])])
-
-
-def _sweep() -> None:
-    """Deletes what interrupted installs left behind. Only under the lock: a running install looks unfinished too."""
-    usable = {path for path, _ in _versions()} | {path for path in _folders("base") if _alive(path)}
-    for path in [*_folders("vllm"), *_folders("base"), *_folders("scratch")]:
-        if path not in usable:
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _delete(path: Path) -> int:
-    size = folder_bytes(path)
-    (path / MARKER).unlink(missing_ok=True)  # first, so that a half-deleted folder never counts
-    shutil.rmtree(path, ignore_errors=True)
-    return size
-
-
-@contextmanager
-def _lock(progress: Progress) -> Iterator[None]:
-    """One install at a time. The kernel drops the lock with its process, so a killed one leaves no obstacle."""
-    try:
-        _home().mkdir(parents=True, exist_ok=True)
-        file = (_home() / ".lock").open("w")
-    except OSError as error:
-        raise EngineError(
-            f"the cache folder {_home()} can't be written to: {error}",
-            remedy="set PREFIXSCOPE_CACHE to a folder that this user may write to",
-        ) from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress("waiting: another process is installing or removing an engine")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        freed = sum(map(engine_folders.delete, found))
+        needed = {engine_folders.base_of(facts) for _, facts in engine_folders.versions()}
+        return freed + sum(engine_folders.delete(path) for path in engine_folders.folders("base") if path not in needed)

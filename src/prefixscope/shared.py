@@ -27,8 +27,8 @@ from prefixscope.errors import ReportError
 from prefixscope.geometry import BROUGHT
 from prefixscope.quantities import count
 from prefixscope.runs import SCHEMA_VERSION
+from prefixscope.trace.files import lines_of
 from prefixscope.trace.reader import SCHEMA as TRACE_SCHEMA
-from prefixscope.trace.reader import lines_of
 
 ROWS, MANIFEST, TRACE = "rows.jsonl", "run.json", "trace.jsonl"
 _REMEMBERED = 65_536

@@ -14,6 +14,7 @@ from typing import Any
 
 from prefixscope import command
 from prefixscope import engine as engines
+from prefixscope.embedded_command import embedded_command
 from prefixscope.errors import RunError, TargetError, Unsupported, mask
 from prefixscope.setting import Setting, digest
 
@@ -125,7 +126,7 @@ class Target:
             )
         if self.kind == "embedded":
             installed = engines.ensure(self.engine, progress=lambda line: None, to_serve=True)
-            return command.embedded_command(installed, setting, port=port, trace_env=trace_env)
+            return embedded_command(installed, setting, port=port, trace_env=trace_env)
         raise Unsupported(
             f"a server would have to be started ({setting.label}), and {self.label} is not ours to start",
             remedy="use --serve-cmd 'vllm serve …' or the embedded engine",

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from prefixscope.command import capabilities, embedded_command, managed_command, printable
+from prefixscope.command import capabilities, managed_command, printable
+from prefixscope.embedded_command import embedded_command
 from prefixscope.errors import ServerError
 from prefixscope.setting import Setting
 

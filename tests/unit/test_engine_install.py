@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from prefixscope import engine as engines
-from prefixscope import wheel
+from prefixscope import engine_folders, wheel
 from prefixscope.errors import EngineError
 
 PYTHON = sys.executable
@@ -312,12 +312,12 @@ def test_cache_folder_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Our own variable wins over the desktop convention, which wins over the home folder."""
     monkeypatch.setenv("PREFIXSCOPE_CACHE", "/a")
     monkeypatch.setenv("XDG_CACHE_HOME", "/b")
-    assert engines.cache_folder() == Path("/a")
+    assert engine_folders.cache_folder() == Path("/a")
     monkeypatch.delenv("PREFIXSCOPE_CACHE")
-    assert engines.cache_folder() == Path("/b/prefixscope")
+    assert engine_folders.cache_folder() == Path("/b/prefixscope")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/c")
-    assert engines.cache_folder() == Path("/c/.cache/prefixscope")
+    assert engine_folders.cache_folder() == Path("/c/.cache/prefixscope")
 
 
 def test_everything_the_engine_writes_stays_in_its_folder(machine: Machine) -> None:

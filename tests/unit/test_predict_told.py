@@ -15,7 +15,8 @@ from data.workload import ROWS, pressure, row
 from prefixscope import charts, cli, display, frames
 from prefixscope.charts.titles import spans
 from prefixscope.prediction import Now, advise, changes, render_prediction, render_pressed
-from prefixscope.replay import Cell, Grid, Replayer, Share, Survey, read_workload
+from prefixscope.replay import Cell, Grid, Share, Survey, read_workload
+from prefixscope.replay.refused import refused
 from prefixscope.sections import pressed
 
 DENSE = [
@@ -202,11 +203,7 @@ def test_a_version_of_two_numbers_is_refused(
 
 
 def _refused(config: dict[str, Any], message: str) -> str:
-    class Asked:
-        release = "0.29.0"
-
-    error = {"about": "model", "message": message}
-    return str(Replayer._refused(Asked(), {"model": {"config": config}}, error))  # type: ignore[arg-type]
+    return str(refused("0.29.0", {"model": {"config": config}}, {"about": "model", "message": message}))
 
 
 def test_a_config_that_vllm_can_not_build_names_what_it_lacks() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prefixscope.cli.exits import file_to_write
+from prefixscope.cli.screen import say
 from prefixscope.errors import ReportError, RunError, mask
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def _compare(options: argparse.Namespace) -> int:
             )
         except ReportError as error:
             raise RunError(error.what, cause=error.cause, remedy=error.remedy) from error
-        print(f"wrote {written}", file=sys.stderr)
+        say(f"wrote {written}")
     if options.json:
         print(mask(json.dumps(comparison.to_json(found, comparison.sentence(found)), indent=2)))
     else:

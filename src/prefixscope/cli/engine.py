@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from typing import TYPE_CHECKING
 
 from prefixscope.cli.exits import DONE
+from prefixscope.cli.screen import say
 
 if TYPE_CHECKING:
     from prefixscope.cli.exits import Commands
@@ -17,7 +17,7 @@ def _engine(options: argparse.Namespace) -> int:
     from prefixscope import engine
 
     if options.action == "install":
-        installed = engine.ensure(options.version, progress=lambda line: print(line, file=sys.stderr, flush=True))
+        installed = engine.ensure(options.version, progress=say)
         print(f"vLLM {installed.version} is ready{'' if installed.can_serve else ', to predict but not to serve'}")
     elif options.action == "remove":
         print(f"removed vLLM {options.version}, {engine.remove(options.version) / 1e6:,.0f} MB freed")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prefixscope.cli.exits import DONE, file_to_write
+from prefixscope.cli.screen import say
 
 if TYPE_CHECKING:
     from prefixscope.cli.exits import Commands
@@ -23,7 +23,7 @@ def _export(options: argparse.Namespace) -> int:
     text = to_test(worst_series(load(Path(options.source).expanduser())))
     if out is not None:
         print(page.write(text, out))
-        print(f"in a Python with vLLM and pytest: python -m pytest {shlex.quote(str(out))}", file=sys.stderr)
+        say(f"in a Python with vLLM and pytest: python -m pytest {shlex.quote(str(out))}")
     else:
         leaks.refuse(text, "the test")
         print(text, end="")

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import shutil
-import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from prefixscope.cli import pressure
+from prefixscope.cli import named, pressure
 from prefixscope.cli.exits import DONE, file_to_write
+from prefixscope.cli.screen import say
 from prefixscope.errors import ReplayError
 
 if TYPE_CHECKING:
     from prefixscope.cli.exits import Commands
     from prefixscope.replay import Geometry, Replayer
-    from prefixscope.setting import Interval
-    from prefixscope.trace import Header
 
 TOKENS = "1600,6446"
 DEFAULT = "0.29.0"
@@ -35,9 +32,9 @@ def _predict(options: argparse.Namespace) -> int:
     if options.out:
         options.out = file_to_write(options.out)
     if options.workload:
-        geometry, drafter, header = _workload_geometry(options)
+        geometry, drafter, header = named.workload_geometry(options)
         drafter = drafter if options.drafter is None else options.drafter or None
-        swept = _intervals(options.intervals or pressure.INTERVALS)
+        swept = named.intervals(options.intervals or pressure.INTERVALS)
         return pressure.pressed(options, geometry=geometry, drafter=drafter, intervals=swept, header=header)
     if options.trace and _holds_cases(options.trace):
         return _replay_cases(options)
@@ -48,9 +45,9 @@ def _predict(options: argparse.Namespace) -> int:
         )
     asked = replay.read_prompts(Path(options.prompts)) if options.prompts else replay.parse_tokens(options.tokens)
     shares = replay.thinned(asked)
-    wanted = _releases(options.vllm)
-    intervals = None if options.intervals is None else _intervals(options.intervals)
-    given, drafter, header = (None, None, None) if options.config else _geometry(options)
+    wanted = named.releases(options.vllm)
+    intervals = None if options.intervals is None else named.intervals(options.intervals)
+    given, drafter, header = (None, None, None) if options.config else named.geometry(options)
     if options.config:
         replay.geometries.read_config(options.config)  # a wrong file is refused before vLLM is imported
     if options.drafter is not None:
@@ -71,7 +68,7 @@ def _predict(options: argparse.Namespace) -> int:
         speculation = None if drafter is None else replay.geometries.Drafter(method="mtp", tokens=drafter)
         return replay.geometries.from_config(replayer, options.config, drafter=speculation)
 
-    _say(f"asking vLLM {', '.join(found)}" + (f"; not installed here: {', '.join(missing)}" if missing else ""))
+    say(f"asking vLLM {', '.join(found)}" + (f"; not installed here: {', '.join(missing)}" if missing else ""))
     with replay.open_release(here) as replayer:
         geometry = geometry_on(replayer)
     grid = replay.Grid(
@@ -80,13 +77,13 @@ def _predict(options: argparse.Namespace) -> int:
         # Defaults first: what they resolve to is not asked again.
         intervals=None if intervals is None else tuple(sorted(intervals, key=lambda one: one is not None)),
         drafters=(drafter,),
-        pool_blocks=_pool(options, geometry),
+        pool_blocks=named.pool(options, geometry),
     )
     answers = replay.survey(grid, found, heat=bool(options.out), geometry_on=geometry_on, told=_Told())
     now = Now(release=here) if header is None else Now(release=header.version, interval=header.interval, known=True)
     prediction = Prediction(grid=grid, survey=answers, asked=asked, shares=shares, now=now, missing=tuple(missing))
     if options.out:
-        _say(f"wrote {render_prediction(prediction, options.out)}")
+        say(f"wrote {render_prediction(prediction, options.out)}")
     if options.json:
         print(json.dumps(prediction.to_json(), indent=2))
     else:
@@ -130,16 +127,16 @@ def _replay_cases(options: argparse.Namespace) -> int:
     from prefixscope.replay.travel import load
 
     cases = load(Path(options.trace).expanduser())
-    wanted = _releases(options.vllm)
-    intervals = (replayed.AS_MEASURED,) if options.intervals is None else _intervals(options.intervals)
+    wanted = named.releases(options.vllm)
+    intervals = (replayed.AS_MEASURED,) if options.intervals is None else named.intervals(options.intervals)
     measured = list(dict.fromkeys(case.release for case in cases))
     releases, missing = replay.choose_releases(wanted if wanted is not None else measured)
     if missing:
-        _say(f"not installed here: {', '.join(missing)}. Next: {replay.install_line(missing)}")
+        say(f"not installed here: {', '.join(missing)}. Next: {replay.install_line(missing)}")
     found = []
     for release in releases:
         with replay.open_release(release) as replayer:
-            found += replayed.replay_cases(replayer, cases, intervals, _say)
+            found += replayed.replay_cases(replayer, cases, intervals, say)
     print(json.dumps(replayed.to_json(found), indent=2) if options.json else replayed.table(found))
     return DONE
 
@@ -154,110 +151,7 @@ class _Told:
         if time.monotonic() - self._at > PROGRESS_S:
             self._at = time.monotonic()
             left = "" if left_s is None else f", about {left_s:,.0f} s left"
-            _say(f"  {done:,} of {total:,} sends{left}")
-
-
-def _geometry(options: argparse.Namespace) -> tuple[Geometry, int | None, Header | None]:
-    """The geometry that was asked for, the draft tokens that go with it, and the running server's header."""
-    from prefixscope.replay import Geometry
-    from prefixscope.trace import read_trace
-
-    if options.trace:
-        headers = read_trace(options.trace).headers
-        if not headers:
-            raise ReplayError(f"{options.trace} has no header", remedy="give a trace with the engine's first line")
-        header = headers[-1]
-        if len(headers) > 1:
-            _say(
-                f"{options.trace} holds {len(headers)} engines; taken is the last, vLLM {header.version} at interval "
-                f"{header.interval}"
-            )
-        return Geometry.from_header(header), header.spec_tokens, header
-    if options.geometry is None:
-        raise ReplayError("nothing says whose prefix cache this is", remedy="add --geometry NAME|FILE or --trace FILE")
-    path = _geometry_file(options.geometry)
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"it is no JSON ({error})"
-        raise ReplayError(
-            f"the geometry {path} can't be read: {reason}", remedy="give a JSON file with groups, or --trace FILE"
-        ) from error
-    if isinstance(value, dict) and "architectures" in value:
-        raise ReplayError(
-            f"{path} is no geometry", cause="it holds a model's config", remedy=f"--config {shlex.quote(str(path))}"
-        )
-    return Geometry.from_json(value), _draft_tokens(value), None
-
-
-def _workload_geometry(options: argparse.Namespace) -> tuple[Geometry, int | None, Header | None]:
-    """As `_geometry`; the incident's where none is named."""
-    if not options.trace and options.geometry is None:
-        options = argparse.Namespace(**{**vars(options), "geometry": pressure.INCIDENT})
-    return _geometry(options)
-
-
-def _pool(options: argparse.Namespace, geometry: Geometry) -> int | None:
-    from prefixscope.replay import parse_pools
-
-    return parse_pools(options.pool_blocks, geometry)[0] if options.pool_blocks else None
-
-
-def _draft_tokens(value: Any) -> int | None:
-    """What a geometry's file says of its drafter."""
-    tokens = value.get("drafter_tokens") if isinstance(value, dict) else None
-    return tokens if isinstance(tokens, int) and tokens > 0 else None
-
-
-def _geometry_file(name: str) -> Path:
-    """The file of that name, or the shipped geometry of it."""
-    from prefixscope.resources import data_path
-
-    if "/" in name or name.endswith(".json") or Path(name).is_file():
-        return Path(name)
-    shipped = {path.stem: path for path in data_path("geometries").glob("*.json")}
-    if name not in shipped:
-        raise ReplayError(
-            f"there is no geometry {name!r}",
-            remedy=f"use one of {', '.join(sorted(shipped))}, a file, or --trace FILE",
-        )
-    return shipped[name]
-
-
-def _intervals(text: str) -> tuple[Interval, ...]:
-    from prefixscope.setting import parse_interval
-
-    try:
-        found: list[Interval] = [parse_interval(part.strip()) for part in text.split(",")]
-    except ValueError as error:
-        raise ReplayError(f"--intervals {text}: {error}", remedy="for example --intervals 0,1024,dense") from None
-    return tuple(dict.fromkeys(found))
-
-
-def _releases(text: str | None) -> list[str] | None:
-    return None if text is None else [part.strip().removeprefix("v") for part in text.split(",")]
-
-
-def _drafter(text: str) -> int:
-    if text == "off":
-        return 0
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= 64:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither off nor a number of draft tokens from 1 to 64")
-    return int(text)
-
-
-def _pools(text: str) -> str:
-    from prefixscope.replay import check_pools
-
-    try:
-        check_pools(text)
-    except ReplayError as error:
-        raise argparse.ArgumentTypeError(f"{error.what}; {error.remedy}") from None
-    return text
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+            say(f"  {done:,} of {total:,} sends{left}")
 
 
 def add(commands: Commands) -> None:
@@ -298,11 +192,14 @@ def add(commands: Commands) -> None:
         f"(default: those of 0.28.0 to 0.33.0 installed here, for {DEFAULT})",
     )
     predict.add_argument(
-        "--drafter", type=_drafter, metavar="K|off", help="draft tokens of speculative decoding (default: as served)"
+        "--drafter",
+        type=named.drafter,
+        metavar="K|off",
+        help="draft tokens of speculative decoding (default: as served)",
     )
     predict.add_argument(
         "--pool-blocks",
-        type=_pools,
+        type=named.pools,
         metavar="N",
         help="blocks of the pool, or a size such as 20GiB (default: one that never evicts); N,N… with --workload",
     )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from prefixscope.cli.exits import DONE
-from prefixscope.cli.screen import Screen
+from prefixscope.cli.screen import Screen, say
 
 if TYPE_CHECKING:
     from prefixscope.replay import Geometry
@@ -33,13 +32,13 @@ def pressed(
     header: Header | None,
 ) -> int:
     """Replay the workload through each pool at each interval, and print what came out."""
-    from prefixscope import engine, frames, replay, sections
+    from prefixscope import engine_folders, frames, replay, sections
     from prefixscope.prediction import render_pressed
 
     workload = replay.read_workload(options.workload)
     for warning in workload.warnings:
-        print(f"warning: {warning}", file=sys.stderr, flush=True)
-    print(f"geometry: {geometry.origin or 'as given'}", file=sys.stderr, flush=True)
+        say(f"warning: {warning}")
+    say(f"geometry: {geometry.origin or 'as given'}")
     own = geometry.pool_blocks
     given = options.pool_blocks
     pools = replay.parse_pools(given, geometry) if given else replay.default_pools(workload, geometry)
@@ -56,7 +55,9 @@ def pressed(
         concurrency=options.concurrency,
     )
     screen = Screen()
-    rows = list(asked.replay(store=engine.cache_folder() / "predictions" / "pressure.jsonl", progress=screen.progress))
+    rows = list(
+        asked.replay(store=engine_folders.cache_folder() / "predictions" / "pressure.jsonl", progress=screen.progress)
+    )
     if screen.live:
         screen.line("")
     table = frames.pressed(rows, own_pool=own)
@@ -71,7 +72,7 @@ def pressed(
         "sentences": list(section.after),
     }
     if options.out:
-        print(f"wrote {render_pressed(section, found, options.out)}", file=sys.stderr, flush=True)
+        say(f"wrote {render_pressed(section, found, options.out)}")
     if options.json:
         print(json.dumps(found, indent=2))
     else:
@@ -85,7 +86,7 @@ def _releases(options: argparse.Namespace, geometry: Geometry) -> list[str]:
     wanted = [part.strip() for part in options.vllm.split(",")] if options.vllm else None
     found, missing = replay.choose_releases(wanted, own=geometry.release or "")
     if missing and wanted:
-        print(f"left out, not installed here: vLLM {', '.join(missing)}", file=sys.stderr, flush=True)
+        say(f"left out, not installed here: vLLM {', '.join(missing)}")
     if wanted:
         return found
     # Every release would take minutes: the server's own, else the one in which the workaround matters.

@@ -10,6 +10,11 @@ from typing import Any
 from prefixscope.progress import duration
 
 
+def say(text: str) -> None:
+    """A line on stderr that stays."""
+    print(text, file=sys.stderr, flush=True)
+
+
 class Screen:
     """Progress on stderr: one line that renews itself on a terminal, a line every 20 s elsewhere."""
 
@@ -22,7 +27,7 @@ class Screen:
         """A line that stays."""
         if self.live and self._last:
             print("\r\x1b[2K", end="", file=sys.stderr)
-        print(text, file=sys.stderr, flush=True)
+        say(text)
         self._last = ""
 
     def progress(self, snapshot: dict[str, Any]) -> None:
@@ -39,7 +44,7 @@ class Screen:
             print(f"\r\x1b[2K{text[: _columns() - 1]}", end="", file=sys.stderr, flush=True)
             self._last = text
         elif time.monotonic() - self._at > 20 and text != self._last:
-            print(text, file=sys.stderr, flush=True)
+            say(text)
             self._last, self._at = text, time.monotonic()
 
 

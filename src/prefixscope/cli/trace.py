@@ -6,12 +6,12 @@ import argparse
 import json
 import shlex
 import shutil
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prefixscope.cli.exits import CANNOT_TELL, DONE
+from prefixscope.cli.screen import say
 
 if TYPE_CHECKING:
     from prefixscope.cli.exits import Commands
@@ -54,7 +54,7 @@ def _trace_follow(options: argparse.Namespace) -> int:
                 print(line, flush=True)
                 quiet = False
             if quiet:
-                print(f"waiting for the first event in {', '.join(options.paths)}", file=sys.stderr, flush=True)
+                say(f"waiting for the first event in {', '.join(options.paths)}")
                 quiet = False
             time.sleep(POLL_S)
     except KeyboardInterrupt:

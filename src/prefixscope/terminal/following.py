@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from prefixscope.diagnosis import explain
+from prefixscope.terminal.as_json import engine_json, lookup_json
 from prefixscope.terminal.summary import (
     HEADING,
-    engine_json,
     engine_lines,
-    lookup_json,
     lookup_line,
     printable,
     warning_line,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from prefixscope import glossary
 from prefixscope.diagnosis import Diagnosis, cause_words, explain, shared_text
 from prefixscope.errors import TraceError
+from prefixscope.terminal.as_json import engine_json, lookup_json, shown_json
 from prefixscope.terminal.ruler import fold, ruler
 from prefixscope.trace import Header, Lookup, Trace, ranges_text
 
@@ -77,7 +77,7 @@ class Summary:
             "warnings": [{"code": code, "detail": detail} for code, detail in self.trace.warnings],
             "lookups_total": len(self.trace.lookups),
             "lookups": [lookup_json(lookup, cause) for lookup, cause in self.rows],
-            "shown": None if self.shown is None else _shown_json(self.shown),
+            "shown": None if self.shown is None else shown_json(self.shown),
             "diagnosis": None
             if self.diagnosis is None
             else {**asdict(self.diagnosis), "words": cause_words(self.diagnosis.cause)},
@@ -255,62 +255,3 @@ def _moment(t: float) -> datetime:
 def short_id(request_id: str) -> str:
     """The id, or its two ends: ``ps-51952…2db2748``."""
     return request_id if len(request_id) <= _ID else f"{request_id[: _ID - 9]}…{request_id[-8:]}"
-
-
-# --- JSON --------------------------------------------------------------------------------------------------------
-
-
-def engine_json(header: Header) -> dict[str, Any]:
-    """The engine's first line; a group's ``fields`` as an object, null where the trace has none."""
-    found = asdict(header)
-    for group in found["groups"]:
-        group["fields"] = json.loads(group["fields"]) if group["fields"] else None
-    return found
-
-
-def lookup_json(lookup: Lookup, cause: str) -> dict[str, Any]:
-    return {
-        "t": lookup.t,
-        "engine": lookup.header.engine,
-        "request_id": lookup.request_id,
-        "engine_request_id": lookup.engine_request_id,
-        "prompt_tokens": lookup.prompt_tokens,
-        "hit_tokens": lookup.hit_tokens,
-        "admitted_tokens": lookup.admitted_tokens,
-        "external_tokens": lookup.external_tokens,
-        "missed_tokens": lookup.missed_tokens,
-        "closest_id": lookup.closest_id,
-        "common_tokens": lookup.common_tokens,
-        "exact_tokens": lookup.exact_tokens,
-        "cause": cause,
-        "words": cause_words(cause),
-        "missing": [
-            {"gids": [view.group.gid for view in views], "ranges": _lists(views[0].missing)}
-            for views in fold(lookup)
-            if views[0].missing
-        ],
-    }
-
-
-def _shown_json(lookup: Lookup) -> dict[str, Any]:
-    return {
-        "request_id": lookup.request_id,
-        "candidate_tokens": lookup.candidate_tokens,
-        "reachable_tokens": lookup.reachable_tokens,
-        "groups": [
-            {
-                "gids": [view.group.gid for view in views],
-                "limiting": views[0].limiting,
-                "known": views[0].known,
-                "stored": _lists(views[0].cached),
-                "needed": None if views[0].needed is None else list(views[0].needed),
-                "missing": _lists(views[0].missing),
-                "evicted": _lists(views[0].evicted),
-            }
-            for views in fold(lookup)
-        ],
-    }
-
-
-def _lists(ranges: Iterable[Sequence[int]]) -> list[list[int]]:
-    return [list(one) for one in ranges]

@@ -19,9 +19,10 @@ in a group's own blocks. What can't be read becomes a warning, never a range.
 from __future__ import annotations
 
 from prefixscope.trace.events import our_id
+from prefixscope.trace.files import files_of
 from prefixscope.trace.follow import Follower
 from prefixscope.trace.ranges import Range, Ranges, count, intersect, ranges_text, subtract, union
-from prefixscope.trace.reader import files_of, read_trace
+from prefixscope.trace.reader import read_trace
 from prefixscope.trace.records import (
     Evicted,
     Group,

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from prefixscope.errors import TraceError
-from prefixscope.trace.reader import LONGEST_LINE, Reader, files_of, lines_of
+from prefixscope.trace.files import LONGEST_LINE, files_of, lines_of
+from prefixscope.trace.reader import Reader
 from prefixscope.trace.records import Lookup
 from prefixscope.trace.whole import Trace
 

@@ -6,18 +6,16 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from prefixscope.errors import TraceError
-from prefixscope.quantities import count
 from prefixscope.trace import events
 from prefixscope.trace.events import our_id
+from prefixscope.trace.files import LONGEST_LINE, File, files_of, lines_of
 from prefixscope.trace.records import Evicted, Header, Incident, Lookup, Step, Stored
 from prefixscope.trace.whole import Trace
 
 SCHEMA = 1
-LONGEST_LINE = 64 * 2**20
-"""Bytes; an event of 40 groups with 10,000 separate blocks each has about 6 MB."""
 LATEST_S = 253_402_300_800.0
 """The year 10,000."""
 
@@ -31,38 +29,6 @@ class _Building:
     last: dict[str, int] = field(default_factory=dict)
     taken: int = 0
     thinned: int = 0
-
-
-@dataclass(slots=True)
-class _File:
-    """What was wrong with one file so far."""
-
-    newer: int = 0
-    unreadable: int = 0
-    orphans: int = 0
-    cut_off: bool = False
-    backwards_s: float = 0.0
-    clock: dict[str, float] = field(default_factory=dict)
-
-    def warnings(self, name: str) -> Iterator[tuple[str, str]]:
-        if self.cut_off:
-            yield (
-                "truncated",
-                f"{name}: the last line is cut off and left out; if its disk was full, later ones are missing",
-            )
-        if self.newer:
-            yield "newer_schema", f"{name}: {count(self.newer, 'line')} of a newer schema left out; update prefixscope"
-        if self.unreadable:
-            what = (
-                "1 line is no event and was"
-                if self.unreadable == 1
-                else f"{self.unreadable:,} lines are not events and were"
-            )
-            yield "unreadable", f"{name}: {what} left out"
-        if self.orphans:
-            yield "no_header", f"{name}: {count(self.orphans, 'event')} of an engine without a header left out"
-        if self.backwards_s > 0.001:
-            yield "clock", f"{name}: the clock went back by up to {self.backwards_s:.3f} s; file order was kept"
 
 
 def read_trace(source: Path | str | Iterable[Path | str]) -> Trace:
@@ -87,36 +53,12 @@ def read_trace(source: Path | str | Iterable[Path | str]) -> Trace:
     return reader.finish(paths)
 
 
-def files_of(sources: Iterable[Path]) -> list[Path]:
-    """The trace files in these files, folders and run directories, each once.
-
-    Raises
-    ------
-    TraceError
-        where a path does not exist.
-    """
-    found: list[Path] = []
-    for path in sources:
-        if path.is_dir():
-            found += sorted((path / "trace" if (path / "run.json").exists() else path).glob("*.jsonl"))
-        elif path.exists():
-            found.append(path)
-        else:
-            raise TraceError(f"No file {path}", remedy="check the path; a run keeps its traces in RUN/trace/")
-    return list(dict.fromkeys(found))
-
-
-def lines_of(file: BinaryIO) -> Iterator[bytes]:
-    """Its lines; what is longer than any event comes in pieces, none of which is one."""
-    return iter(lambda: file.readline(LONGEST_LINE), b"")
-
-
 class Reader:
     """Lines of trace files, in order, and the trace that they make so far."""
 
     def __init__(self) -> None:
         self.engines: dict[str, _Building] = {}
-        self.files: dict[Path, _File] = {}
+        self.files: dict[Path, File] = {}
         self.said: list[tuple[str, str]] = []
         self.evictions: list[Evicted] = []
         self.incidents: list[Incident] = []
@@ -135,7 +77,7 @@ class Reader:
         TraceError
             where it can't be opened.
         """
-        self.files.setdefault(path, _File())
+        self.files.setdefault(path, File())
         try:
             with path.open("rb") as file:
                 for line in lines_of(file):
@@ -147,7 +89,7 @@ class Reader:
 
     def take(self, path: Path, line: bytes) -> None:
         """Take in one line of a file."""
-        state = self.files.setdefault(path, _File())
+        state = self.files.setdefault(path, File())
         if not line.strip():
             return
         try:
