@@ -18,7 +18,7 @@ from typing import IO, Any
 import pytest
 from stub import HTML_PAGE, MODELS, Reply, StubServer
 
-from prefixscope import baseline, cli, notebooks, runner
+from prefixscope import baseline, cli, notebooks, planned, runner
 from prefixscope.errors import EngineError, PrefixscopeError, ReportError, TraceError
 from prefixscope.investigation import Investigation
 
@@ -530,7 +530,7 @@ def test_a_full_disk_is_said_in_words(monkeypatch: pytest.MonkeyPatch, capsys: p
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(runner, "plan", full)
+    monkeypatch.setattr(planned, "plan", full)
     assert cli.main(["run"]) == 1
     shown = capsys.readouterr().err
     assert "the disk is full" in shown

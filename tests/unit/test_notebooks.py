@@ -11,7 +11,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from prefixscope import notebooks, runner
+from prefixscope import notebooks, planned
 from prefixscope.errors import NotebookError
 from prefixscope.run_files import TOKEN_ENV
 from prefixscope.runs import OWNER_ENV, Run
@@ -96,10 +96,10 @@ def test_parameters_reach_the_call(stage: str) -> None:
     assert set(notebooks.parameters(stage)) <= used
 
 
-@pytest.mark.parametrize("stage", list(runner.QUICK))
+@pytest.mark.parametrize("stage", list(planned.QUICK))
 def test_quick_parameters_fit_their_notebooks(stage: str) -> None:
     """What ``--quick`` sets are parameters of the notebooks, of the declared types."""
-    notebooks.check(stage, runner.QUICK[stage])
+    notebooks.check(stage, planned.QUICK[stage])
 
 
 # --- parameters ----------------------------------------------------------------------------------------------------

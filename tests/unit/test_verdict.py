@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from prefixscope import frames, material, resources, runner, sections, verdict
+from prefixscope import frames, material, planned, resources, sections, verdict
 from prefixscope.frames.rows import read_rows
 from prefixscope.notes import incident
 from prefixscope.notes.account import account
@@ -160,13 +160,13 @@ def test_lengths_that_cannot_hit_are_not_all_lengths(sample: Path) -> None:
 def test_a_run_goes_on_with_what_it_was_asked_for(sample: Path) -> None:
     """--resume adds no stage of its own accord; a parameter that is given now names its stage."""
     run = only(sample, "baseline")
-    assert runner.stages_of(run) == ["baseline", "report"]
-    assert runner.going_on(run, []) == ["baseline", "report"]
-    assert runner.going_on(run, ["sweep.lengths=[100]"]) == ["baseline", "report", "sweep"]
+    assert planned.stages_of(run) == ["baseline", "report"]
+    assert planned.going_on(run, []) == ["baseline", "report"]
+    assert planned.going_on(run, ["sweep.lengths=[100]"]) == ["baseline", "report", "sweep"]
     manifest: dict[str, Any] = json.loads((run / "run.json").read_text())
     del manifest["plan"]
     (run / "run.json").write_text(json.dumps(manifest))
-    assert runner.going_on(run, ["sweep.lengths=[100]"]) == [], "an older run names no plan: all stages"
+    assert planned.going_on(run, ["sweep.lengths=[100]"]) == [], "an older run names no plan: all stages"
 
 
 def test_the_note_of_a_run_that_streamed_alone(sample: Path) -> None:

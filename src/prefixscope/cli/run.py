@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from prefixscope import runner
+    from prefixscope import planned, runner
 
     going_on = bool(options.resume and options.out)
     if going_on:
         runner.refuse_other_target(options)
     target = runner.target_of(options)
-    only = options.only or (runner.going_on(Path(options.out), options.parameter) if going_on else [])
-    plan = runner.plan(target, quick=options.quick, only=only, assignments=options.parameter)
+    only = options.only or (planned.going_on(Path(options.out), options.parameter) if going_on else [])
+    plan = planned.plan(target, quick=options.quick, only=only, assignments=options.parameter)
     if going_on:
-        runner.add_stored(plan, Path(options.out))
+        planned.add_stored(plan, Path(options.out))
     if options.dry_run:
         if target.kind == "embedded":
             _refuse_embedded(target.engine, plan.parameters.get("sweep", {}).get("intervals", ()))
