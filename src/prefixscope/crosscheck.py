@@ -16,6 +16,7 @@ from prefixscope.investigation import Investigation
 from prefixscope.replay import Case, Geometry, Replayer, ServerSetting, open_release, repeats
 from prefixscope.replay.measured import cases, release
 from prefixscope.runs import Stage
+from prefixscope.sent import sent_rows
 from prefixscope.setting import Interval, interval_label, parse_interval
 from prefixscope.trace import Header, read_trace
 
@@ -31,12 +32,16 @@ def run(investigation: Investigation) -> pd.DataFrame:
     """
     with investigation.stage(STAGE) as stage:
         known = {row["request_id"] for row in investigation.run.rows(STAGE) if row.get("kind") == "predicted"}
-        rows = [row for row in investigation.run.rows() if row.get("kind") == "send" and row.get("status") == "ok"]
+        every = investigation.run.rows()
+        rows = [row for row in sent_rows(every) if row.get("status") == "ok"]
         wanted = [case for case in cases(rows, traced(investigation.path)) if set(case.measured) - known]
         if not wanted and not known:
-            why = "no request was traced, so the engine's geometry is not known"
-            stage.outcome, stage.note = "skipped", why if rows else "no hit length was measured to predict it beside"
-        by_id = {row["request_id"]: row for row in rows}
+            stage.outcome, stage.note = "skipped", "no request was traced, so the engine's geometry is not known"
+            if not rows:
+                other = any(row.get("kind") in ("generation", "answer") for row in every)
+                measured = "no hit length was measured to predict it beside"
+                stage.note = "this run was not asked for hit lengths" if other else measured
+        by_id = {row.get("request_id"): row for row in rows}
         stage.progress.plan(
             _START_S * len({case.release for case in wanted}) + sum(len(c.requests) for c in wanted) / _REQUESTS_PER_S,
             len(wanted),
@@ -48,7 +53,7 @@ def run(investigation: Investigation) -> pd.DataFrame:
 
 
 def _predict(
-    stage: Stage, version: str, wanted: Sequence[Case], by_id: Mapping[str, Mapping[str, Any]], known: set[str]
+    stage: Stage, version: str, wanted: Sequence[Case], by_id: Mapping[Any, Mapping[str, Any]], known: set[str]
 ) -> None:
     try:
         with _open(version) as replayer:

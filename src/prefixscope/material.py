@@ -13,7 +13,7 @@ from prefixscope import collect_env, frames, redact
 from prefixscope.frames.columns import TEXT
 from prefixscope.frames.rows import dicts_in
 from prefixscope.geometry import BROUGHT, brought
-from prefixscope.quantities import count, number
+from prefixscope.quantities import count, number, span
 from prefixscope.telling import Telling, tell
 from prefixscope.verdict import Verdict, of_frames
 
@@ -62,6 +62,18 @@ class Material:
     traced: bool = False
     brought: bool = False
 
+    @property
+    def resent(self) -> bool:
+        """Whether it has hit lengths that it was not asked for: those of the long prompts of stage speculation."""
+        return len(self.sent) > 0 and self.verdict.code == "not asked"
+
+    @property
+    def unasked(self) -> str:
+        """What a run that was not asked for hit lengths, and sent no prompt for them, has measured; else empty."""
+        if len(self.sent) or not (len(self.answers) or len(self.generations)):
+            return ""
+        return " ".join(["This run was not asked for hit lengths.", *_own_hits(self.answers, self.generations)])
+
 
 def gather(run_dir: Path) -> Material:
     """Read a run directory into frames."""
@@ -92,6 +104,25 @@ def gather(run_dir: Path) -> Material:
         traced=bool(headers),
         brought=found is not None,
     )
+
+
+def _own_hits(answers: pd.DataFrame, generations: pd.DataFrame) -> Iterable[str]:
+    """What the compared and the streamed answers themselves took from the cache."""
+    warm = answers[(answers["arm"] == "warm") & (answers["status"] == "ok")]
+    hit = warm.dropna(subset=["cached_tokens", "prompt_tokens"])
+    if len(hit):
+        cached, prompts = hit["cached_tokens"], hit["prompt_tokens"]
+        yield (
+            f"Its own requests hit: {count(len(hit), 'warm answer')} took {span(cached)} of {span(prompts)} prompt "
+            "tokens from the cache."
+        )
+    elif len(warm):
+        yield f"{count(len(warm), 'warm answer')} did not say how much of the prompt was cached."
+    streamed = generations[generations["status"] == "ok"]
+    if len(streamed):
+        cached = streamed["cached_tokens"].dropna()
+        hits = f" and hit {span(cached)} tokens" if len(cached) else ""
+        yield f"Its {count(len(streamed), 'streamed answer')} had a salt of their own each{hits}."
 
 
 def _spread(sent: pd.DataFrame) -> pd.DataFrame:

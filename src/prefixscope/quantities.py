@@ -15,6 +15,12 @@ def number(value: Any) -> str:
     return f"{value:,.0f}" if float(value).is_integer() or abs(float(value)) >= 100 else f"{float(value):,.1f}"
 
 
+def span(values: pd.Series[Any]) -> str:
+    """``6,336``, or ``0–6,336`` of values that differ."""
+    low, high = number(values.min()), number(values.max())
+    return low if low == high else f"{low}–{high}"
+
+
 def count(value: int, noun: str) -> str:
     """``1 request``, ``2 requests``."""
     return f"{value:,} {noun}{'' if value == 1 else 's'}"

@@ -32,7 +32,7 @@ _ROWS = {
                    "seconds", "retries", "per_request", "counters", "disturbed", "interleaved", "answer_tokens"},
     "pair": {"pair", "shape", "document", "identical", "by", "first_difference", "class"},
     "resend": {"arm", "label", "side", "tokens", "send", "index", "prompt_tokens", "cached_tokens", "first_token_ms",
-               "request_id", "taken_from"},
+               "completion_tokens", "metrics", "request_id", "taken_from"},
     "headroom": {"arm", "label", "side", "tokens", "blocks", "source"},
     "discarded": {"prompt_tokens", "seconds"},
 }  # fmt: skip

@@ -33,7 +33,7 @@ class Sender:
         self.context = next((m.max_model_len for m in client.models() if m.max_model_len), None)
         self.overlapped = False
         self._discarded: set[str] = set()
-        self._counters = metrics.counters(client.metrics())
+        self.catch_up()
 
     def model(self, role: str) -> str:
         return self.lora if role == "lora" and self.lora else self.base
@@ -59,6 +59,10 @@ class Sender:
             {"kind": "discarded", "setting": self.setting.to_json(), "server": self.server_id, "model": model,
              "prompt_tokens": completion.prompt_tokens, "seconds": round(completion.seconds, 3)}
         )  # fmt: skip
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Count from now on: what was asked without this sender meanwhile is nobody's hit."""
         self._counters = metrics.counters(self.client.metrics())
 
     def send(

@@ -208,11 +208,11 @@ def sentence(trade: Trade) -> str:
 
 
 def in_turn(trade: Trade) -> str:
-    """What the prefill half can't know: unlike the answers, its long prompts were not sent to both in turns."""
-    source = f"are those of stage {trade.taken_from}, which asked" if trade.taken_from else "come from asking"
+    """What the prefill half can't know: other than for the answers, one server was asked after the other."""
+    source = f"which stage {trade.taken_from} sent" if trade.taken_from else "which were sent"
     return (
-        f"The prefill times {source} one server after the other, not in turns: whatever else slowed the machine "
-        "meanwhile is in that half."
+        f"The prefill times are not those of the streamed answers but of long prompts, {source} to one server after "
+        "the other: whatever else slowed the machine meanwhile is in that half."
     )
 
 

@@ -34,6 +34,8 @@ from prefixscope.trace import Trace
 
 CODES = ("reuses", "short", "none", "cannot hit", "not reported", "inconclusive", "not asked")
 """``not asked``: the run looked at something else, and found it."""
+SPECULATION = "speculation"
+"""The stage that sends prompts again without asking whether they are reused."""
 _MOST_LENGTHS = 3  # that a sentence lists
 
 
@@ -81,8 +83,13 @@ def of_frames(run_dir: Path, sent: pd.DataFrame, stored: pd.DataFrame, trace: Tr
     """The verdict of a run of which these frames are read already; ``trace`` is one that was brought."""
     if trace is not None:
         return of_trace(trace)
-    found = None if len(sent) else of_others(run_dir)
-    return judge(sent, stored, load_run(run_dir)) if found is None else found
+    # The long prompts of stage speculation are sent for its trade: where nothing else was, reuse was not the question.
+    found = of_others(run_dir) if sent["stage"].eq(SPECULATION).all() else None
+    if found is None:
+        return judge(sent, stored, load_run(run_dir))
+    table = hits(sent)
+    second = table[(table["send"] == "repeat") & (table["index"] == 2)]
+    return replace(found, config=str(main_config(second))) if len(second) else found
 
 
 def of_others(run_dir: Path) -> Verdict | None:

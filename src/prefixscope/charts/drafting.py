@@ -135,8 +135,8 @@ def balance_over_reuse(balance: pd.DataFrame, labels: tuple[str, str] = ("A", "B
     return chart.properties(
         title=wrapped_title(
             _balance_title(balance, labels),
-            "Above the dashed line it saves time, below it costs time. Band: 95 %. Prefill was timed on one server "
-            "after the other, not in turns.",
+            "Above the dashed line it saves time, below it costs time. Band: 95 %. Prefill was timed with long "
+            "prompts, sent to one server after the other.",
         )
     )
 

@@ -11,7 +11,7 @@ import pandas as pd
 from prefixscope.charts.encoding import WIDTH, colour, count_axis, inline, narrowest
 from prefixscope.charts.panels import facet, longest, pick
 from prefixscope.charts.titles import with_configs, wrapped_title
-from prefixscope.quantities import number
+from prefixscope.quantities import number, span
 from prefixscope.theme import GREY, SEND_COLOURS, VERMILION
 
 
@@ -58,7 +58,7 @@ def hits_by_send(table: pd.DataFrame, *, configs: Sequence[str] | None = None) -
     if missed:
         title = f"Send 2 of the same {number(full)} tokens reuses nothing {with_configs(missed)}"
     elif len(second):
-        title = f"Send 2 of the same {number(full)} tokens reuses {_span(second['cached_tokens'])} of them"
+        title = f"Send 2 of the same {number(full)} tokens reuses {span(second['cached_tokens'])} of them"
     else:
         title = f"Hits of a {number(full)}-token prompt"
     return narrowest(faceted.properties(title=wrapped_title(title, "The dashed line is the whole prompt.")), 200)
@@ -122,10 +122,6 @@ def hits_by_length(table: pd.DataFrame, *, configs: Sequence[str] | None = None)
         title = "Hits follow the prompt's length in every configuration"
     words = "Dashed: every token reused. Filled blue point: send 2; green ring: send 3."
     return narrowest(faceted.properties(title=wrapped_title(title, words)), 240)
-
-
-def _span(values: pd.Series[Any]) -> str:
-    return number(values.min()) if values.min() == values.max() else f"{number(values.min())}–{number(values.max())}"
 
 
 def _unique(values: pd.Series[Any]) -> list[str]:

@@ -26,6 +26,12 @@ POINTS = 0.05
 COLD, WARM, FOLLOWS = "first token, cold", "first token, same hit", "first token, other hit"
 
 
+_STREAMED = (
+    ("tokens_per_s", "tokens a second", "tokens/s"), ("acceptance", "acceptance", "share"),
+    ("tokens_per_step", "tokens per step", "tokens"),
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Spread:
     """One side's values: the median, the range, and of how many requests."""
@@ -94,7 +100,7 @@ def _asked(cell: Cell) -> bool:
 def _streamed(base: Side, other: Side) -> Iterable[_Pairs]:
     tables = [_items(base.generations), _items(other.generations)]
     common = [key for key in tables[0] if key in tables[1]]
-    for column, what, unit in (("tokens_per_s", "tokens a second", "tokens/s"), ("acceptance", "acceptance", "share")):
+    for column, what, unit in _STREAMED:
         groups: dict[tuple[bool, str], list[tuple[tuple[float, ...], tuple[float, ...]]]] = {}
         for key in common:
             values = [tuple(float(row[column]) for row in table[key] if not pd.isna(row[column])) for table in tables]

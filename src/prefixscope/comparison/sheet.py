@@ -40,7 +40,7 @@ def render_comparison(found: Comparison, target: Path) -> Path:
         chip={"worse": "none", "better and worse": "short", "better": "reuses"}.get(code(found), "inconclusive"),
         headings=[headline(pair) for pair in found.pairs],
         leads=[" ".join(exact(pair)) for pair in found.pairs],
-        blames=[blame(pair) for pair in found.pairs if not pair.why],
+        blames=[blame(pair) for pair in found.pairs if not pair.why or pair.compared],
         varied=[text for pair in found.pairs if (text := _of(found, pair, " ".join(varied(pair))))],
         labels=found.labels,
         headline=drawn.get("verdict"),

@@ -21,7 +21,7 @@ from prefixscope.quantities import count
 from prefixscope.replay import travel
 from prefixscope.replay.case import Case
 from prefixscope.runs import SCHEMA_VERSION
-from prefixscope.verdict import Verdict, judge
+from prefixscope.verdict import SPECULATION, Verdict, of_frames
 
 MOST = len(string.ascii_uppercase)
 _BLOCK = "scheduler block of the embedded case"
@@ -62,7 +62,15 @@ class Side:
     @property
     def settings(self) -> tuple[str, ...]:
         """How its servers were started, as far as they answered."""
-        return tuple(self.sent.loc[self.sent["status"] == "ok", "setting"].drop_duplicates())
+        for table in (self.sent, self.generations):
+            if len(found := table.loc[table["status"] == "ok", "setting"].drop_duplicates()):
+                return tuple(found)
+        return tuple(self.comparisons["setting"].dropna().drop_duplicates())
+
+    @property
+    def asked(self) -> bool:
+        """Whether it was asked for hit lengths; what a run of speculation alone sent again tells some all the same."""
+        return bool(self.sent["stage"].ne(SPECULATION).any())
 
     def renamed(self, name: str) -> Side:
         """The same run with its one setting under another name."""
@@ -183,7 +191,7 @@ def _read(folder: Path, letter: str, name: str) -> Side:
         answers=_answers(rows, roles),
         commands=_commands(run),
         engines=engines,
-        verdict=judge(sent, kept, run),
+        verdict=of_frames(folder, sent, kept, None),
         doubts=(*_doubts(folder, run, sent, problems), *_held(streamed)),
     )
 

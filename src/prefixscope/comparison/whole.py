@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from prefixscope.comparison.answers import Answers, answers
+from prefixscope.comparison.answers import Answers, Equal, answers
 from prefixscope.comparison.facts import STARTED, Fact, facts, joined, labels, span
 from prefixscope.comparison.hits import SURE, Cell, Change, Judged, Seen, changes, counted, judged, seen
 from prefixscope.comparison.rates import Rate, Spread, rates
@@ -62,16 +62,44 @@ class Pair:
 
     @property
     def code(self) -> str:
-        """worse · better · better and worse · unchanged · can't tell, by hit lengths and verdicts alone."""
+        """worse · better · better and worse · unchanged · can't tell, by hit lengths and verdicts alone.
+
+        Of two runs without a hit length, of which neither was asked for them, by what they were asked for.
+        """
         codes = {one.code for one in self.verdicts}
         worse, better = bool(self.lower) or "worse" in codes, bool(self.higher) or "better" in codes
         if worse or better:
             return MIXED if worse and better else WORSE if worse else BETTER
+        if self.elsewhere:
+            return SAME if self.steady else CANNOT_TELL
         return CANNOT_TELL if self.untold or not self.hits or "can't tell" in codes else SAME
+
+    @property
+    def asked(self) -> bool:
+        """Whether one of the two was asked for hit lengths."""
+        return self.base.asked or self.other.asked
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether neither has a hit length, as neither was asked for them, and something else was compared."""
+        return _elsewhere(self.base) and _elsewhere(self.other) and bool(self.compared)
+
+    @property
+    def compared(self) -> list[Rate | Equal]:
+        """What was compared that is no hit length, nor its time."""
+        return [*(one for one in self.rates if one.of and not one.by_shape), *self.answers.equal]
+
+    @property
+    def steady(self) -> bool:
+        """Whether all of that is the same, or within noise."""
+        rates = [one.code in ("same", "noise") for one in self.compared if isinstance(one, Rate)]
+        return all(rates) and not any(one.only_base or one.only_other for one in self.answers.equal)
 
     @property
     def unsure(self) -> bool:
         """Whether something that the base could tell can't be told on the other side."""
+        if self.elsewhere:
+            return not self.steady
         return not self.hits or bool(self.untold) or any(one.code == "can't tell" for one in self.verdicts)
 
 
@@ -168,9 +196,12 @@ def _why(
     base: Side, other: Side, mine: Mapping[Cell, Seen], theirs: Mapping[Cell, Seen], changed: Sequence[Change]
 ) -> str:
     """Why not one hit length of two sides can be compared."""
+    if all(_elsewhere(side) for side in (base, other)):
+        return "neither run was asked for hit lengths"
     for side in (base, other):
         if not len(side.sent):
-            return f"run {side.letter} holds no measured request"
+            held = "was not asked for hit lengths" if _elsewhere(side) else "holds no measured request"
+            return f"run {side.letter} {held}"
         if not side.settings:
             first = side.sent["error"].dropna().head(1).tolist()
             return f"every request of run {side.letter} failed" + (f" ({first[0].splitlines()[0]})" if first else "")
@@ -183,6 +214,11 @@ def _why(
     if any(one.code == "another prompt" for one in changed):
         return "prompts of equal name came out at other lengths, as the servers counted them"
     return "no prompt was sent again on both sides under the same settings"
+
+
+def _elsewhere(side: Side) -> bool:
+    """Whether it has no hit length because it was asked for something else."""
+    return not len(side.sent) and bool(len(side.generations) or len(side.comparisons))
 
 
 def _list(side: Side) -> str:

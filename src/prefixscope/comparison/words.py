@@ -21,15 +21,21 @@ def sentence(found: Comparison) -> str:
 
 
 def headline(pair: Pair) -> str:
-    """``From vLLM 0.29.0 to 0.30.0 the second send of … goes from 0 to 6,336 cached tokens; latencies …``."""
+    """``From vLLM 0.29.0 to 0.30.0 the second send of … goes from 0 to 6,336 cached tokens; latencies …``.
+
+    Of runs that were asked for something else that comes first.
+    """
     if pair.why:
-        return f"{pair.base.letter} and {pair.other.letter} can't be compared: {pair.why}."
-    return f"{pair.span} {'; '.join([_hits(pair), *_latencies(pair)])}."
+        if not pair.compared:
+            return f"{pair.base.letter} and {pair.other.letter} can't be compared: {pair.why}."
+        return f"{pair.span} {'; '.join([*_others(pair), f'hit lengths are not compared: {pair.why}'])}."
+    first = [] if pair.asked else _speeds(pair)
+    return f"{pair.span} {'; '.join([*first, _hits(pair), *_latencies(pair)])}."
 
 
 def lead(pair: Pair) -> list[str]:
     """What the headline left out: how many hit lengths changed, the verdicts, speed and answers, and what to blame."""
-    return [*exact(pair), *varied(pair), blame(pair)] if not pair.why else []
+    return [*exact(pair), *varied(pair), blame(pair)] if not pair.why or pair.compared else []
 
 
 def exact(pair: Pair) -> list[str]:
@@ -38,8 +44,9 @@ def exact(pair: Pair) -> list[str]:
 
 
 def varied(pair: Pair) -> list[str]:
-    """Speed and acceptance, and answers that differ."""
-    return [*_speeds(pair), *_answered(pair)]
+    """Speed and acceptance, unless the headline says it, and answers that differ."""
+    said = bool(pair.why) or not pair.asked
+    return [*([] if said else [f"{text[:1].upper()}{text[1:]}." for text in _speeds(pair)]), *_answered(pair)]
 
 
 def blame(pair: Pair) -> str:
@@ -184,19 +191,30 @@ def _verdicts(pair: Pair) -> list[str]:
     return [f"Every verdict stays the same ({', '.join(same)})."] if same else []
 
 
+def _others(pair: Pair) -> list[str]:
+    """Speed and acceptance, and how many answers are equal on either side."""
+    equal = [
+        f"{one.what}: {one.base[0]} of {one.base[1]} on {pair.base.letter}, {one.other[0]} of {one.other[1]} on "
+        f"{pair.other.letter}"
+        for one in pair.answers.equal
+    ]
+    return [*_speeds(pair), *equal]
+
+
 def _speeds(pair: Pair) -> list[str]:
+    """What became of speed and acceptance, as parts of a sentence."""
     found = [one for one in pair.rates if one.what not in (*_FIRST, FOLLOWS) and not one.by_shape]
     parts = []
     for one in found:
         if one.code == "change":
-            parts.append(f"{_quantities([one])} {_verb([one], 'change')}: {times_words(one)}.")
+            parts.append(f"{_quantities([one])} {_verb([one], 'change')}: {times_words(one)}")
     if same := [one for one in found if one.code == "same"]:
-        parts.append(f"{_quantities(same)} {_verb(same, 'stay')} the same.")
+        parts.append(f"{_quantities(same)} {_verb(same, 'stay')} the same")
     if noise := [one for one in found if one.code == "noise"]:
-        parts.append(f"{_quantities(noise)} {_verb(noise, 'differ')} within noise.")
+        parts.append(f"{_quantities(noise)} {_verb(noise, 'differ')} within noise")
     if untold := [one for one in found if one.code == "can't tell"]:
-        parts.append(f"Whether {_quantities(untold)} changed can't be told.")
-    return [f"{text[:1].upper()}{text[1:]}" for text in parts]
+        parts.append(f"whether {_quantities(untold)} changed can't be told")
+    return parts
 
 
 def _quantities(rates: Sequence[Rate]) -> str:

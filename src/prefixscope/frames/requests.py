@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from prefixscope.frames.columns import BOOL, FLOAT, INT, TEXT, TIME, make_frame, whole
-from prefixscope.frames.rows import Rows, dict_in, of_kind, scheduler_block, setting_columns
+from prefixscope.frames.rows import Rows, dict_in, of_kind, read_rows, scheduler_block, setting_columns
+from prefixscope.sent import sent_rows
 
 SEND_COLUMNS = {
     "stage": TEXT, "series": TEXT, "cell": TEXT, "attempt": TEXT, "at": TIME, "setting": TEXT, "setting_id": TEXT,
@@ -27,7 +28,7 @@ WORST = ("none", "short", "not reported", "inconclusive", "cannot hit", "reuses"
 
 
 def sends(run_dir: Path) -> pd.DataFrame:
-    """One row per request sent by a measuring stage, failed ones included.
+    """One row per request of which the hit length was asked for (``sent.sent_rows``), failed ones included.
 
     =================  ========  ========================================================================
     column             dtype     meaning; when it is null
@@ -54,7 +55,7 @@ def sends(run_dir: Path) -> pd.DataFrame:
     block = scheduler_block(run_dir)
     predicted = {str(row.get("request_id")): row for row in of_kind(run_dir, "predicted")}
     out: Rows = []
-    for row in of_kind(run_dir, "send"):
+    for row in sent_rows(read_rows(run_dir)[0]):
         prompt, metrics = dict_in(row, "prompt"), dict_in(row, "metrics")
         send, index = str(row.get("send")), whole(row.get("index"))
         total, cached = whole(row.get("prompt_tokens")), whole(row.get("cached_tokens"))

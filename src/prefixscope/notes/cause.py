@@ -169,6 +169,11 @@ def untraced(told: Account) -> str:
             "Which blocks were needed and which were there is not known: no engine was traced. Start the server "
             "through --serve-cmd, or with the tracer kit (`prefixscope trace kit DIR`) on its PYTHONPATH."
         )
+    if told.material.unasked:
+        return (
+            "The trace holds the lookups of this run's answers; told here would be those of sends that ask for hit "
+            "lengths (`prefixscope trace show RUN/trace` tells any)."
+        )
     return "The trace holds no second send of the configuration that the verdict is about, so no block can be named."
 
 

@@ -30,6 +30,9 @@ _CACHE = {
 }  # fmt: skip
 
 
+_RESENT = "This run was not asked for hit lengths; those told here are of the long prompt that weighs what hits save: "
+
+
 def known(told: Account) -> dict[str, str]:
     """What the report's table of facts says: name → value."""
     return {name: value for name, value, _ in facts(told.material)}
@@ -132,7 +135,8 @@ def method(told: Account) -> list[str]:
                 f"{told.material.telling.why} Nothing was sent: the trace is all that is known, and what the prompts "
                 "were meant to share is not."
             ]
-        return ["No request of a measuring stage is in this run, so there is no hit length to tell."]
+        none = "No request of a measuring stage is in this run, so there is no hit length to tell."
+        return [told.material.unasked or none]
     lengths = sent["tokens"].dropna()
     repeats = sent[sent["send"] == "repeat"]
     times = int(repeats["index"].max()) if len(repeats) else 1
@@ -141,10 +145,11 @@ def method(told: Account) -> list[str]:
     answers = sent["completion_tokens"].dropna()
     short = "one-token answers" if len(answers) and answers.max() <= 1 else "short answers"
     failed = int((sent["status"] == "failed").sum())
+    why = _RESENT if told.material.resent else ""
     lines = [
-        f"{count(len(sent), 'request')}, one at a time: prompts{span}, each sent up to {number(times)} times under a "
-        f"salt of its own, so that its first send is cold; greedy decoding, {short}. A hit length is `cached_tokens` "
-        "of one answer's `usage`."
+        f"{why}{count(len(sent), 'request')}, one at a time: prompts{span}, each sent up to {number(times)} times "
+        f"under a salt of its own, so that its first send is cold; greedy decoding, {short}. A hit length is "
+        "`cached_tokens` of one answer's `usage`."
     ]
     each = told.material.hits[(told.material.hits["send"] == "repeat") & (told.material.hits["index"] == 2)]["count"]
     if len(each) and each.max() <= 1:

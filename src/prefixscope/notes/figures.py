@@ -31,18 +31,21 @@ class Picture:
 
 
 def pictures(told: Account, stem: str) -> dict[str, Picture]:
-    """The figures that the run has data for: ``hits``, ``blocks`` and ``intervals``."""
+    """The figures that the run has data for: ``headline``, ``blocks`` and ``intervals``.
+
+    A file is named for what it shows: ``incident-hits.svg``; of a run that streamed alone ``incident-speed.svg``.
+    """
     headline = headline_figure(told.material)
-    blocks = told.material.telling.blocks
-    if headline is not None and not len(told.material.sent):
-        blocks = blocks.head(0)  # the headline shows them already
     drawn: dict[str, Any] = {
-        "hits": None if headline is None else headline.chart,
-        "blocks": charts.block_ruler(blocks),
+        "blocks": charts.block_ruler(told.material.telling.blocks),
         "intervals": charts.hit_against_interval(told.material.sweep) if len(told.material.sweep) else None,
     }
+    made = {name: (name, chart) for name, chart in drawn.items()}
+    if headline is not None:
+        made.pop(headline.shows, None)  # once is enough
+        made = {"headline": (headline.shows, headline.chart), **made}
     return {
-        name: Picture(f"{stem}-{name}.svg", title_of(chart), page.own_ids(to_svg(chart), name))
-        for name, chart in drawn.items()
+        place: Picture(f"{stem}-{shows}.svg", title_of(chart), page.own_ids(to_svg(chart), shows))
+        for place, (shows, chart) in made.items()
         if chart is not None
     }

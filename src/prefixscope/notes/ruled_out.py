@@ -87,6 +87,8 @@ def _questions(told: Account) -> Iterator[str]:
         why = _OPEN.get(str(status), "has not run")
         reason = redact.clean(state.get("note") or state.get("error") or "") if isinstance(state, Mapping) else ""
         reason = f": {reason.splitlines()[0]}" if reason else ""
+        if stage == "baseline" and told.material.resent:
+            what = "hit lengths of other prompts and configurations than those above"
         yield f"Not measured: {what}. Stage {stage} {why}{reason} (`{command(stage)}`)."
     failed = int((material.sent["status"] == "failed").sum())
     if failed:

@@ -14,6 +14,7 @@ from prefixscope.errors import ReplayError, TraceError
 from prefixscope.replay.case import SCHEMA_VERSION, Case, check_schema
 from prefixscope.replay.measured import cases
 from prefixscope.run_files import read_rows
+from prefixscope.sent import sent_rows
 from prefixscope.trace import read_trace
 
 NAME = "cases.json"
@@ -26,7 +27,7 @@ def of_run(run_dir: Path) -> list[Case]:
         trace = read_trace(run_dir / "trace")
     except TraceError:
         return []
-    return cases([row for row in rows if row.get("kind") == "send"], trace)
+    return cases(sent_rows(rows), trace)
 
 
 def to_text(found: Sequence[Case]) -> str:

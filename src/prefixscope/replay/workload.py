@@ -21,6 +21,7 @@ from typing import Any
 from prefixscope.errors import ReplayError
 from prefixscope.replay.case import Request, Segment, total_tokens
 from prefixscope.resources import data_path
+from prefixscope.sent import sent_rows
 from prefixscope.setting import digest
 from prefixscope.trace import read_trace
 
@@ -255,9 +256,9 @@ def _run(folder: Path) -> list[Request]:
     for file in sorted((folder / "raw").glob("*.jsonl")):
         rows += [row for _, row in _lines(file, [])]
     requests = []
-    for row in sorted(rows, key=lambda row: str(row.get("at", ""))):
+    for row in sorted(sent_rows(rows), key=lambda row: str(row.get("at", ""))):
         tokens, shared = row.get("prompt_tokens"), row.get("shared_tokens")
-        if row.get("kind") != "send" or row.get("status") != "ok" or not isinstance(tokens, int) or tokens < 1:
+        if row.get("status") != "ok" or not isinstance(tokens, int) or tokens < 1:
             continue
         name, prompt = str(row.get("request_id")), f"prompt of {row.get('attempt')}"
         if row.get("send") in ("cold", "repeat"):

@@ -19,13 +19,19 @@ from prefixscope.sections.speculation import speculation
 __all__ = ["Figure", "Section", "Table", "command", "engines", "headline_figure", "pressed", "sections"]
 
 
+_SHOWS = {"sweep": "intervals", "speculation": "speed", "equality": "answers"}
+_ASKED = ("sweep", "cost", "equality", "speculation")
+"""What a run asks that is not about reuse itself."""
+
+
 def headline_figure(material: Material) -> Figure | None:
     """The one figure that shows the verdict."""
-    found = sends_figure(material) or worst_figure(material)
-    if found is None and material.verdict.code == "not asked":
+    if material.verdict.code == "not asked":
         sections = (sweep(material), speculation(material), equality(material, include_text=False))
-        found = next((replace(one.figures[0], id="verdict") for one in sections if one.figures), None)
-    return found
+        for one in sections:
+            if one.figures:
+                return replace(one.figures[0], id="verdict", shows=_SHOWS[one.id])
+    return sends_figure(material) or worst_figure(material)
 
 
 def sections(material: Material, *, include_text: bool = False) -> list[Section]:
@@ -33,5 +39,5 @@ def sections(material: Material, *, include_text: bool = False) -> list[Section]
     made = [hit_lengths(material), first_token(material), block_trace(material), sweep(material), cost(material)]
     made += [predicted(material), equality(material, include_text=include_text), speculation(material)]
     if material.verdict.code == "not asked":
-        made.sort(key=lambda section: bool(section.missing))
+        made.sort(key=lambda section: (bool(section.missing), section.id not in _ASKED))
     return [*made, warnings(material), time_spent(material)]

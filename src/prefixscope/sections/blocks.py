@@ -18,11 +18,11 @@ def block_trace(material: Material) -> Section:
     title, section_id, told = "Block trace", "blocks", material.telling
     chart = charts.block_ruler(told.blocks)
     if chart is None and not told.causes:
-        what = (
-            "The tracer ran, but none of its lookups belongs to a repeated send."
-            if material.traced
-            else "No engine was traced in this run."
-        )
+        what = "No engine was traced in this run."
+        if material.traced:
+            what = "The tracer ran, but none of its lookups belongs to a repeated send."
+            if material.unasked:
+                what = "The tracer ran. Told here are lookups of sends that ask for hit lengths; this run made none."
         return empty(material, section_id, title, what, "trace")
     figures = []
     if chart is not None:
@@ -96,7 +96,7 @@ def worst_figure(material: Material) -> Figure | None:
     labels = [label for label, _ in material.telling.causes]
     blocks = material.telling.blocks
     chart = None if len(material.sent) else charts.block_ruler(blocks[blocks["send_label"].isin(labels)])
-    return None if chart is None else Figure(id="verdict", chart=chart)
+    return None if chart is None else Figure(id="verdict", chart=chart, shows="blocks")
 
 
 def _ranges(frame: pd.DataFrame, caption: str) -> Table:

@@ -22,6 +22,8 @@ def predicted(material: Material) -> Section:
         found = empty(material, section_id, title, missing, "crosscheck")
         if len(material.sweep) and not material.sweep["measured"].any():
             return replace(found, missing="Nothing was measured: the retention sweep is predicted alone.", command="")
+        if material.unasked:
+            return replace(found, missing=f"{missing} {material.unasked}", command=command("baseline"))
         if material.brought:
             return replace(found, command="prefixscope predict --trace FILE --intervals default,1024")
         if (material.run.get("target") or {}).get("kind") == "attached":

@@ -35,16 +35,18 @@ def sends_figure(material: Material) -> Figure | None:
     if chart is None:
         return None
     table = _hit_table(rows[rows["tokens"] == rows["tokens"].max()])
-    return Figure(id="verdict", chart=chart, table=replace(table, fold=True))
+    return Figure(id="verdict", chart=chart, table=replace(table, fold=True), shows="hits")
 
 
 def hit_lengths(material: Material) -> Section:
     table = material.hits
     title, section_id = "Hit lengths", "hits"
     if not len(table):
-        return empty(material, section_id, title, "No request has been measured yet.", "baseline")
+        return empty(material, section_id, title, material.unasked or "No request has been measured yet.", "baseline")
     names = configurations(material)
     figure = charts.hits_by_length(table, configs=names)
+    if figure is None and material.resent:
+        figure = charts.hits_by_send(table, configs=names)
     doubtful = material.sent["metrics_agree"].dropna()
     after = [
         "A point on the dashed line reuses every token. One or two scheduler blocks below it is as good as it gets: "
@@ -66,13 +68,21 @@ def hit_lengths(material: Material) -> Section:
         id=section_id,
         title=title,
         before=(
-            "Each prompt was sent under a salt of its own, so its first send is provably cold. Look for the prompt "
-            "length from which the second send stops following the dashed line.",
+            _RESENT
+            if material.resent
+            else "Each prompt was sent under a salt of its own, so its first send is provably cold. Look for the "
+            "prompt length from which the second send stops following the dashed line.",
         ),
         figures=figures(section_id, figure),
         after=tuple(after),
         tables=(_hit_table(table[table["config"].isin(names)] if names else table),),
     )
+
+
+_RESENT = (
+    "This run was not asked for hit lengths. To weigh what lost hits cost it sent a long prompt to either server, "
+    "first cold under a salt of its own and then again: these are the hits of those sends, at that one length."
+)
 
 
 def _new_endings(table: pd.DataFrame) -> list[str]:

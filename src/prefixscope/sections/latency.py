@@ -13,7 +13,9 @@ def first_token(material: Material) -> Section:
     title, section_id = "Time to first token", "latency"
     table = material.latency
     if not len(table):
-        return empty(material, section_id, title, "No latency has been measured yet.", "baseline")
+        streamed = "Those of the streamed answers stand under “Speculative decoding”; no prompt was sent again."
+        missing = streamed if len(material.generations) else "No latency has been measured yet."
+        return empty(material, section_id, title, missing, "baseline")
     names = configurations(material)
     chart = charts.first_token(table, configs=names)
     rows = tuple(

@@ -14,12 +14,16 @@ from prefixscope.material import Material
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A chart, what to look for in it, and its numbers; ``chart`` is an Altair chart."""
+    """A chart, what to look for in it, and its numbers; ``chart`` is an Altair chart.
+
+    ``shows`` says in a word what the chart is of, where its ``id`` says where it stands.
+    """
 
     id: str
     chart: Any
     before: str = ""
     table: Table | None = None
+    shows: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

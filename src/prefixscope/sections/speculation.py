@@ -53,8 +53,7 @@ def speculation(material: Material) -> Section:
         before=(
             "With speculative decoding a small drafter guesses a few tokens ahead, and the model checks them all in "
             "one step: each right guess is a token for nothing, each wrong one work for nothing. How often it is "
-            "right depends on the text. The same prompts were streamed from "
-            + ("either server in turns. Look for shapes whose two bars differ." if compared else "the server."),
+            f"right depends on the text. {_streamed(table)}",
         ),
         figures=figures(section_id, chart),
         findings=tuple(findings),
@@ -64,6 +63,15 @@ def speculation(material: Material) -> Section:
         ),
         tables=tuple(tables),
     )
+
+
+def _streamed(table: pd.DataFrame) -> str:
+    """How the answers were streamed: from two servers in turns where both ran at once."""
+    if table["arm"].nunique() < 2:
+        return "The same prompts were streamed from the server."
+    turns = table["interleaved"].fillna(False).all()
+    how = "either server in turns" if turns else "one server after the other"
+    return f"The answers to the same short prompts were streamed from {how}. Look for shapes whose two bars differ."
 
 
 def _record(table: pd.DataFrame, heads: pd.DataFrame) -> Table:

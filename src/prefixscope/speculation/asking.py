@@ -199,6 +199,7 @@ class Work:
             return
         prompt = prompts.build(sender.count(sender.base), self.prompt_tokens, self.seed)
         salt = new_salt()
+        sender.catch_up()
         for index, send in enumerate(REPEATS, start=1):
             self.stage.progress.say(f"{arm.label}, {prompt.name}: {send} {index}")
             completion, fields = sender.send(prompt, model=sender.base, salt=salt, max_tokens=PROBE_ANSWER)
