@@ -585,7 +585,7 @@ def test_speed_and_acceptance_are_paired_by_prompt(tmp_path: Path) -> None:
     assert "tokens a second, MTP, XML" not in found, "another text is another prompt"
     said = " ".join(varied(one_pair(before, after)))
     assert "Tokens a second with MTP change: 0.50 times" in said
-    assert "Acceptance with MTP stays the same." in said
+    assert "Acceptance and tokens per step with MTP stay the same." in said
 
 
 def test_a_burst_is_no_speed(tmp_path: Path) -> None:

@@ -181,16 +181,17 @@ def test_both_halves_stand_side_by_side(write: Write) -> None:
         assert part in text
 
 
-def test_the_prefill_half_says_that_it_was_not_measured_in_turns(write: Write) -> None:
-    """Beside the loss stands that one server was asked after the other, and which stage's rows were taken."""
+def test_the_prefill_half_says_that_one_server_was_asked_after_the_other(write: Write) -> None:
+    """Beside the loss stands how its long prompts were sent, other than the answers, and which stage sent them."""
     found = trade.of_run(write(speculation_rows()))
     assert found is not None
-    own = "The prefill times come from asking one server after the other, not in turns"
+    own = "The prefill times are not those of the streamed answers but of long prompts, which were sent to one server "
+    own += "after the other"
     assert f"6,400 with no MTP. {own}" in trade.sentence(found)
     rows = [{**row, "taken_from": "baseline"} if row["kind"] == "resend" else row for row in speculation_rows()]
     taken = trade.of_run(write(rows, "taken"))
     assert taken is not None
-    assert "are those of stage baseline, which asked one server after the other, not in turns" in trade.sentence(taken)
+    assert "of long prompts, which stage baseline sent to one server after the other" in trade.sentence(taken)
 
 
 def test_the_halves_meet_at_the_break_even(write: Write) -> None:

@@ -130,7 +130,8 @@ def test_symptom(note: str, sample: Path) -> None:
         r"MTP gains [\d.]+ s .+ of generation a request against no MTP \([\d.]+ against [\d.]+ tokens/s", told
     )
     assert (
-        "of prefill, where the second send hits 0 with MTP and 6,400 with no MTP. The prefill times are those" in told
+        "of prefill, where the second send hits 0 with MTP and 6,400 with no MTP. The prefill times are not those"
+        in told
     )
 
 

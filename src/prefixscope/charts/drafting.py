@@ -37,9 +37,8 @@ def speed_by_shape(shapes: pd.DataFrame, faster: Effect | None = None) -> Any:
             "low": _rounded(row.tokens_per_s_p10),
             "high": _rounded(row.tokens_per_s_p90),
             "words_at": _rounded(row.tokens_per_s_p90) or 0,
-            "text": "speed not known"
-            if pd.isna(row.tokens_per_s)
-            else f"{row.tokens_per_s:,.1f} tokens/s" + _accepted(row),
+            "text": "speed not known" if pd.isna(row.tokens_per_s) else f"{row.tokens_per_s:,.1f} tokens/s",
+            "accepted": "" if pd.isna(row.tokens_per_s) else _accepted(row),
         }
         for row in rows.sort_values("arm", kind="stable").itertuples()
     ]
@@ -49,15 +48,20 @@ def speed_by_shape(shapes: pd.DataFrame, faster: Effect | None = None) -> Any:
         "median:Q",
         title="tokens a second",
         axis=count_axis(6),
-        # The words stand right of the longest bar.
+        # The words stand right of the longest bar, in two lines: in one they are too wide for half a page.
         scale=alt.Scale(domain=[0, top * 1.75], nice=False),
     )
     bars = base.mark_bar(height={"band": 0.7}, cornerRadiusEnd=2, opacity=0.6).encode(
         x=axis, color=colour("arm", ARM_COLOURS)
     )
     spread = base.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
-    words = base.mark_text(align="left", dx=8).encode(x="words_at:Q", text="text:N")
-    chart = alt.layer(bars, spread, words).properties(width=WIDTH - 60, height=24 * len(labels))
+    words = base.encode(x="words_at:Q")
+    lines = (("datum.accepted === ''", 0, "text"), ("datum.accepted", -6, "text"), ("datum.accepted", 7, "accepted"))
+    said = [
+        words.transform_filter(which).mark_text(align="left", dx=8, dy=dy).encode(text=f"{field}:N")
+        for which, dy, field in lines
+    ]
+    chart = alt.layer(bars, spread, *said).properties(width=WIDTH - 60, height=28 * len(labels))
     order = rows["shape"].drop_duplicates().tolist()
     faceted = chart.facet(facet=facet("shape", order), columns=1, data=inline(data), spacing=10)
     return faceted.properties(
@@ -149,7 +153,7 @@ def _accepted(row: Any) -> str:
     if pd.isna(row.acceptance):
         return ""
     share = f"{row.acceptance:.0%}" if row.acceptance >= 0.1 else f"{row.acceptance:.1%}"
-    return f" · {share} accepted, {row.tokens_per_step:.2f} tokens a step"
+    return f"{share} accepted, {row.tokens_per_step:.2f} tokens a step"
 
 
 def speed_title(rows: pd.DataFrame, faster: Effect | None) -> str:

@@ -218,14 +218,17 @@ def _speeds(pair: Pair) -> list[str]:
 
 
 def _quantities(rates: Sequence[Rate]) -> str:
-    """``tokens a second with MTP and no MTP``."""
+    """``tokens a second with MTP and no MTP``, ``acceptance and tokens per step with MTP``."""
     groups: dict[str, list[str]] = {}
     for one in rates:
         groups.setdefault(one.what, []).append(one.of)
-    parts = []
+    alike: dict[tuple[str, ...], list[str]] = {}
     for what, servers in groups.items():
-        plain = [of for of in servers if of and of != AS_STARTED]
-        parts.append(f"{what} {with_configs(plain)}" if plain else what)
+        alike.setdefault(tuple(of for of in servers if of and of != AS_STARTED), []).append(what)
+    parts = [
+        f"{' and '.join(named)} {with_configs(servers)}" if servers else " and ".join(named)
+        for servers, named in alike.items()
+    ]
     return " and ".join(parts)
 
 

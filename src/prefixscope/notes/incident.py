@@ -64,7 +64,7 @@ def values(told: Account) -> dict[str, Any]:
         "hits": symptom.hits(told),
         "lookups": symptom.traced(told),
         "elsewhere": symptom.elsewhere(told),
-        "effects": _some(symptom.new_ending(told), symptom.waiting(told), symptom.drafter_off(told)),
+        "effects": _some(symptom.new_ending(told), symptom.waiting(told), symptom.drafter_off(told), *_asked(told)),
         "cause": _some(
             remedy.known_fault(told)[0],
             cause.untraced(told),
@@ -97,6 +97,11 @@ def values(told: Account) -> dict[str, Any]:
         "fence": fence,
         "bullets": bullets,
     }
+
+
+def _asked(told: Account) -> list[str]:
+    """What a run found that was asked for something else than hit lengths; the others are told it elsewhere or not."""
+    return [*symptom.streamed(told), ruled_out.equality(told)] if told.verdict.code == "not asked" else []
 
 
 def told_row(row: upstream.Row) -> Markdown:

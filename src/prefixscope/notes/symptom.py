@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from prefixscope import charts, trade
+from prefixscope import charts, frames, trade
 from prefixscope.charts.titles import listing
 from prefixscope.notes.account import Account
 from prefixscope.notes.context import on_gpu
@@ -133,6 +133,18 @@ def drafter_off(told: Account) -> str:
     mix = trade.mix_of(told.material.run)
     found = None if mix is None else trade.weigh(told.material.generations, told.material.resends, mix)
     return "" if found is None else trade.sentence(found)
+
+
+def streamed(told: Account) -> list[str]:
+    """How fast answers were streamed and what of the drafts was accepted, without what the verdict says."""
+    shapes = frames.by_shape(told.material.generations)
+    if not len(shapes):
+        return []
+    faster = frames.effect(told.material.generations, "tokens_per_s")
+    fast = shapes[shapes["tokens_per_s"].notna()]
+    found = [f"{charts.speed_title(fast, faster)}."] if len(fast) else []
+    known = (told.verdict.headline, *told.verdict.sentences)
+    return [text for text in (*found, *trade.drafted(shapes)) if text not in known]
 
 
 def traced(told: Account) -> Markdown | None:

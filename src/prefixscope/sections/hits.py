@@ -48,10 +48,11 @@ def hit_lengths(material: Material) -> Section:
     if figure is None and material.resent:
         figure = charts.hits_by_send(table, configs=names)
     doubtful = material.sent["metrics_agree"].dropna()
+    what, short = ("bar that reaches", "short of") if material.resent else ("point on", "below")
     after = [
-        "A point on the dashed line reuses every token. One or two scheduler blocks below it is as good as it gets: "
+        f"A {what} the dashed line reuses every token. One or two scheduler blocks {short} it is as good as it gets: "
         "vLLM rounds hits down to whole blocks and, with speculative decoding, gives up the last one.",
-        "A point at 0 is a prefix that is computed again in full. If send 2 is at 0 and send 3 is not, "
+        f"A {what.split()[0]} at 0 is a prefix that is computed again in full. If send 2 is at 0 and send 3 is not, "
         "only the third visitor of a prompt profits from the cache.",
     ]
     if len(doubtful):
@@ -80,8 +81,8 @@ def hit_lengths(material: Material) -> Section:
 
 
 _RESENT = (
-    "This run was not asked for hit lengths. To weigh what lost hits cost it sent a long prompt to either server, "
-    "first cold under a salt of its own and then again: these are the hits of those sends, at that one length."
+    "This run was not asked for hit lengths. To weigh what lost hits cost it sent a prompt to either server, first "
+    "cold under a salt of its own and then again: these are the hits of those sends."
 )
 
 
