@@ -581,6 +581,7 @@ def test_speed_and_acceptance_are_paired_by_prompt(tmp_path: Path) -> None:
     assert found["tokens a second, MTP"].code == "change"
     assert found["tokens a second, MTP"].effect.value == pytest.approx(0.5)  # type: ignore[union-attr]
     assert found["acceptance, MTP"].code == "same"
+    assert found["tokens per step, MTP"].base.median == pytest.approx((3.8 + 8 / 3) / 2)
     assert "tokens a second, MTP, prose" in found
     assert "tokens a second, MTP, XML" not in found, "another text is another prompt"
     said = " ".join(varied(one_pair(before, after)))

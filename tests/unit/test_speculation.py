@@ -100,6 +100,8 @@ def test_a_long_prompt_is_resent_on_either_server(attach: Attach, stub: StubServ
     assert table[table["arm"] == "A"]["cached_tokens"].tolist() == [0, 896, 896]
     assert table[table["arm"] == "B"]["cached_tokens"].tolist() == [0, 0, 0]
     assert set(table["tokens"]) == {900}
+    for row in of_kind(investigation, "resend"):
+        assert row["metrics"]["queries"] == row["prompt_tokens"], "what was streamed before it is not counted in"
 
 
 def test_the_resends_of_a_long_prompt_are_in_the_plan(attach: Attach, stub: StubServer, other: StubServer) -> None:

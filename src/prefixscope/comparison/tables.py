@@ -201,6 +201,8 @@ def _rate(one: Rate) -> tuple[str, ...]:
 
 def _spread(unit: str, middle: float, low: float, high: float, many: int) -> str:
     def shown(value: float) -> str:
+        if unit == "tokens":  # a step brings few
+            return f"{value:,.2f}"
         return f"{value:.0%}" if unit == "share" else f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.1f}"
 
     return shown(middle) if many == 1 else f"{shown(middle)} ({shown(low)}–{shown(high)}, n = {many:,})"

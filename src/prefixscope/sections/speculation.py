@@ -71,7 +71,7 @@ def _streamed(table: pd.DataFrame) -> str:
         return "The same prompts were streamed from the server."
     turns = table["interleaved"].fillna(False).all()
     how = "either server in turns" if turns else "one server after the other"
-    return f"The answers to the same short prompts were streamed from {how}. Look for shapes whose two bars differ."
+    return f"The answers to the same prompts were streamed from {how}. Look for shapes whose two bars differ."
 
 
 def _record(table: pd.DataFrame, heads: pd.DataFrame) -> Table:
