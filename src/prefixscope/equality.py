@@ -176,6 +176,7 @@ def ask(
             return
         if arm == "warm" and completion.cached_tokens == 0:
             # Some servers recover on the third send only; an answer with no hit would prove nothing.
+            sender.keep_beside("a second send without a hit, so the third one is the warm answer", completion, fields)
             completion, fields = sender.send(
                 prompt,
                 model=model,

@@ -158,9 +158,10 @@ class SeriesRun:
         elif send == "new_ending":
             prompt = prompts.new_ending(count, self.prompt)
         elif send == "follow_up":
-            answer, _ = sender.send(
+            answer, fields = sender.send(
                 self.prompt, model=self.model, salt=salt, max_tokens=16, extra={"return_token_ids": True}
             )
+            sender.keep_beside("its answer is what the follow-up turn goes on from", answer, fields)
             prompt = prompts.follow_up(count, self.prompt, answer.text)
             answered = {
                 "answered_tokens": answer.prompt_tokens,

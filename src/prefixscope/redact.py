@@ -35,6 +35,7 @@ _ROWS = {
                "completion_tokens", "metrics", "request_id", "taken_from"},
     "headroom": {"arm", "label", "side", "tokens", "blocks", "source"},
     "discarded": {"prompt_tokens", "seconds"},
+    "beside": {"why", "request_id", "prompt_tokens", "cached_tokens", "completion_tokens", "metrics", "seconds"},
 }  # fmt: skip
 _TEXT = {"text", "token_ids", "logprobs", "top2", "margins"}
 _ENVIRONMENT = {

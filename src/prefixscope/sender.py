@@ -100,6 +100,10 @@ class Sender:
             "metrics": self._metrics_delta(completion.prompt_tokens),
         }
 
+    def keep_beside(self, why: str, completion: Completion, fields: Mapping[str, Any]) -> None:
+        """The row of a request that was sent for another one's sake: nothing is sent that no row tells of."""
+        self.stage.append({"kind": "beside", "why": why, **fields, "seconds": round(completion.seconds, 3)})
+
     def _metrics_delta(self, prompt_tokens: int | None) -> dict[str, int] | None:
         """What ``/metrics`` says of the call just made; None where it says nothing."""
         before = self._counters

@@ -126,6 +126,20 @@ def test_four_arms_are_asked_under_two_salts(attach: Attach, stub: StubServer) -
     assert follow_up["messages"][1] == {"role": "assistant", "content": answers[2]["text"]}
 
 
+def test_a_server_that_hits_from_the_third_send_on_is_asked_once_more(attach: Attach, stub: StubServer) -> None:
+    """The warm answer is then the third send's; the second one, which hit nothing, has a row of its own."""
+    stub.lora, stub.sends = None, 2
+    investigation = attach()
+    rows = compared(investigation, documents=1)
+    assert classes(rows) == {("cold-control", "identical"): 1, ("cold-warm", "identical"): 1}
+    told = investigation.run.rows("equality")
+    beside = [row for row in told if row["kind"] == "beside"]
+    assert [(row["cached_tokens"], row["why"]) for row in beside] == [
+        (0, "a second send without a hit, so the third one is the warm answer")
+    ]
+    assert len([row for row in told if row["kind"] in ("answer", "beside", "discarded")]) == len(stub.sent())
+
+
 @pytest.mark.parametrize("knob", ["prefix_caching", "reports_cached"])
 def test_equal_without_a_hit_is_void(attach: Attach, stub: StubServer, knob: str) -> None:
     """Where nothing came from the cache, or nobody knows, an equal answer is neither a pass nor a failure."""

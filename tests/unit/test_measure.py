@@ -103,6 +103,19 @@ def test_the_first_request_of_each_name_is_discarded(attach: Attach, stub: StubS
         assert first["messages"] == list(prompts.build(lambda m: tuple(stub.tokens(m)), 256, 0).messages)
 
 
+def test_each_request_to_the_model_has_its_row(attach: Attach, stub: StubServer) -> None:
+    """What is sent for another request's sake is told too: rows and requests are as many, with the same tokens."""
+    investigation = attach()
+    measured(investigation)
+    rows = investigation.run.rows("baseline")
+    beside = [row for row in rows if row["kind"] == "beside"]
+    assert len(beside) == 2, "one answer per follow-up turn"
+    assert all("follow-up" in row["why"] and row["cached_tokens"] for row in beside)
+    told = [row for row in rows if row["kind"] in ("send", "discarded", "beside")]
+    assert len(told) == len(stub.sent())
+    assert all(row["prompt_tokens"] for row in told)
+
+
 def test_every_series_has_a_salt_of_its_own(attach: Attach, stub: StubServer) -> None:
     """All sends of a series share one salt, and no two series, or runs, share any."""
     measured(attach("one"), lengths=(100, TOKENS))
