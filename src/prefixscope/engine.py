@@ -117,20 +117,28 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """What `engine list` shows of one version; ``can_serve`` as in ``Engine``."""
+    """What `engine list` shows of one version; ``can_serve`` as in ``Engine``.
+
+    ``base`` is the environment with PyTorch that it shares with other versions, of ``base_bytes``.
+    """
 
     version: str
     size_bytes: int
     path: Path
     can_serve: bool
+    base: Path
+    base_bytes: int
 
 
 def installed() -> list[Installed]:
     """Every complete engine, oldest version first."""
-    return [
-        Installed(facts["version"], facts["size_bytes"], path, engine_folders.can_serve(facts))
-        for path, facts in engine_folders.versions()
-    ]
+    found = []
+    for path, facts in engine_folders.versions():
+        base = engine_folders.base_of(facts)
+        shared = int(engine_folders.facts_of(base).get("size_bytes", 0))
+        serves = engine_folders.can_serve(facts)
+        found.append(Installed(facts["version"], facts["size_bytes"], path, serves, base, shared))
+    return found
 
 
 def find(version: str) -> Engine | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -15,8 +16,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from prefixscope import cli, engine_folders, wheel
 from prefixscope import engine as engines
-from prefixscope import engine_folders, wheel
 from prefixscope.errors import EngineError
 
 PYTHON = sys.executable
@@ -135,6 +136,21 @@ def test_second_version_shares_the_base(machine: Machine) -> None:
     assert machine.folders == ["base", "vllm", "vllm"]
     assert not [call for call in machine.calls[before:] if "torch==" in call or "--requirement" in call]
     assert [each.version for each in engines.installed()] == ["0.29.0", "0.30.0"]
+
+
+def test_the_list_shows_what_versions_share(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line per version, and one for the environment that they share: together they are the folder."""
+    machine.install()
+    machine.install("0.30.0")
+    capsys.readouterr()
+    assert cli.main(["engine", "list"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in shown] == ["0.29.0", "0.30.0", "shared"]
+    assert shown[2].split()[1] == f"{engines.installed()[0].base_bytes / 1e6:,.0f}"
+    assert cli.main(["engine", "list", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {(row["base"], row["base_bytes"]) for row in rows} == {(shown[2].split()[3], rows[0]["base_bytes"])}
+    assert rows[0]["base_bytes"] > 0
 
 
 def test_requirement_that_the_base_lacks_joins_the_version(machine: Machine) -> None:

@@ -77,6 +77,14 @@ def test_no_meaning_is_left_over(written: list[Path]) -> None:
         meaning("sends", "moon_phase")
 
 
+def test_a_meaning_stands_by_itself_and_times_are_utc(written: list[Path]) -> None:
+    """No text points at the line above it, and a column holds moments exactly where its unit says UTC."""
+    assert not [each.text for each in (*COLUMNS.values(), *IN_FRAME.values()) if each.text.startswith("of them")]
+    for line in re.findall(r"^\| `\w+` .*", (written[0] / "columns.md").read_text(), re.MULTILINE):
+        _, _, dtype, unit, *_ = (cell.strip() for cell in line.split("|"))
+        assert dtype.startswith("`datetime64") == (unit == "UTC"), line
+
+
 @pytest.mark.parametrize(
     ("ending", "unit"), [("_ms", "ms"), ("_tokens", "tokens"), ("_min", "min"), ("_blocks", "blocks")]
 )

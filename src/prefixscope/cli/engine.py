@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prefixscope.cli.exits import DONE
@@ -25,16 +26,30 @@ def _engine(options: argparse.Namespace) -> int:
         entries = engine.installed()
         if options.json:
             rows = [
-                {"version": e.version, "size_bytes": e.size_bytes, "path": str(e.path), "can_serve": e.can_serve}
+                {
+                    "version": e.version,
+                    "size_bytes": e.size_bytes,
+                    "path": str(e.path),
+                    "can_serve": e.can_serve,
+                    "base": str(e.base),
+                    "base_bytes": e.base_bytes,
+                }
                 for e in entries
             ]
             print(json.dumps(rows, indent=2))
         elif not entries:
-            print("no engine is installed; prefixscope engine install puts one in place (about 3.5 GB)")
+            print("no engine is installed; prefixscope engine install puts one in place (about 4 GB)")
         for entry in [] if options.json else entries:
             note = "" if entry.can_serve else "  (predicts, can't serve: no CPU build)"
-            print(f"{entry.version:10} {entry.size_bytes / 1e6:>8,.0f} MB  {entry.path}{note}")
+            print(_line(entry.version, entry.size_bytes, entry.path) + note)
+        if not options.json:
+            for path, size in dict.fromkeys((entry.base, entry.base_bytes) for entry in entries):
+                print(_line("shared", size, path) + "  (PyTorch and what else they need)")
     return DONE
+
+
+def _line(name: str, size_bytes: int, path: Path) -> str:
+    return f"{name:10} {size_bytes / 1e6:>8,.0f} MB  {path}"
 
 
 def _version(text: str) -> str:
