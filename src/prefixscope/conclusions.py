@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
 
 import pandas as pd
 
-from prefixscope import frames, noise, trade, verdict
+from prefixscope import frames, noise, standing, trade, verdict
 from prefixscope.diagnosis import explain
 from prefixscope.geometry import traced
 from prefixscope.lookups import View
 from prefixscope.quantities import wilson
 from prefixscope.redact import inert
 from prefixscope.remedy import choose_interval
+from prefixscope.run_files import is_ours
 
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """A sentence or two, and where to go from here; shows itself in a notebook."""
+    """A sentence or two, and where to go from here; shows itself in a notebook.
+
+    ``unfinished`` says which stages of the run are not done, and what goes on with it.
+    """
 
     text: str
     next: str = ""
+    unfinished: str = ""
 
     def _repr_markdown_(self) -> str:
         first, stop, rest = inert(self.text).partition(". ")
-        return f"**{first}{stop.strip()}** {rest}" + (f"\n\nNext: {self.next}" if self.next else "")
+        shown = [f"**{first}{stop.strip()}** {rest}", self.unfinished, f"Next: {self.next}" if self.next else ""]
+        return "\n\n".join(part for part in shown if part)
 
     def __repr__(self) -> str:
         return self.text
@@ -45,17 +52,35 @@ _AGAIN: Mapping[str, str] = {
 }
 
 
+def _told(find: Callable[[Path], Conclusion]) -> Callable[[Path], Conclusion]:
+    """The conclusion, with which stages of the run are not done; not while the run is on its way to them."""
+
+    @wraps(find)
+    def found(run: Path) -> Conclusion:
+        coming = find.__name__ != "report" and is_ours(run / standing.LOCK)
+        return replace(find(run), unfinished="" if coming else standing.of_run(frames.load_run(run)).markdown)
+
+    return found
+
+
+def _verdict(run: Path) -> verdict.Verdict:
+    """The run's verdict, without what a conclusion says of every run."""
+    return replace(verdict.of_run(run), unfinished="")
+
+
+@_told
 def baseline(run: Path) -> Conclusion:
     """Does it reuse prefixes?"""
-    found = verdict.of_run(run)
+    found = _verdict(run)
     if found.code in ("none", "short"):
         return Conclusion(found.sentence, f"{TRACE} shows which blocks are missing{_by_kit(run)}.")
     return Conclusion(found.sentence, _AGAIN.get(found.code, f"{EQUALITY} checks that warm answers equal cold ones."))
 
 
+@_told
 def report(run: Path) -> Conclusion:
     """What does the run say as a whole, and what is it still without?"""
-    found, stages = verdict.of_run(run), frames.load_run(run).get("stages") or {}
+    found, stages = _verdict(run), frames.load_run(run).get("stages") or {}
     open_to = {"baseline": "[00-baseline](00-baseline.ipynb)", "trace": TRACE, "sweep": SWEEP, "equality": EQUALITY,
                "speculation": SPECULATION}  # fmt: skip
     left = [link for name, link in open_to.items() if (stages.get(name) or {}).get("status") not in ("done", "skipped")]
@@ -71,6 +96,7 @@ def _by_kit(run: Path) -> str:
     return ": record a trace of it first, `prefixscope trace kit DIR` says how" if attached else ""
 
 
+@_told
 def trace(run: Path) -> Conclusion:
     """Which group ended the hit, and what is missing?"""
     known = traced(run)
@@ -113,6 +139,7 @@ def _longest(ordered: pd.DataFrame, traced: list[str]) -> str:
     return str(with_length.sort_values("tokens", ascending=False, kind="stable")["request_id"].iloc[0])
 
 
+@_told
 def sweep(run: Path) -> Conclusion:
     """Which interval is the cheapest that brings the hit back?"""
     table = frames.sweep(frames.sends(run), frames.kept(run))
@@ -143,6 +170,7 @@ def sweep(run: Path) -> Conclusion:
     return Conclusion(text + ". Unpressured: the pool never evicted here.", f"{EQUALITY} checks the answers at it.")
 
 
+@_told
 def equality(run: Path) -> Conclusion:
     """Did the cache change an answer?"""
     pairs = frames.comparisons(run)
@@ -168,6 +196,7 @@ def equality(run: Path) -> Conclusion:
     return Conclusion(text + ".", f"{SPECULATION} weighs what a drafter gains against the hits that it costs.")
 
 
+@_told
 def speculation(run: Path) -> Conclusion:
     """What does the drafter buy, and what does it cost?"""
     generations = frames.generations(run)

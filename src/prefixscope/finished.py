@@ -20,6 +20,8 @@ def place(target: Path) -> Path:
         real = target.resolve()
         if real.is_symlink():
             why = ring
+        elif _is_stream(target):
+            why = "it is an open stream, and a file takes its place by a rename"
         elif not target.exists():
             why = "" if real.parent.is_dir() else f"there is no folder {real.parent}"
         elif target.is_dir():
@@ -31,6 +33,17 @@ def place(target: Path) -> Path:
     if why:
         raise Unwritable(f"{target} can't be written: {why}", remedy="name a file in a folder that exists: --out FILE")
     return real
+
+
+def _is_stream(target: Path) -> bool:
+    """Whether it leads through a process's open files, as ``/dev/stdout`` does, wherever they were redirected to."""
+    while True:
+        folder = target.parent.resolve()
+        if folder.name == "fd" and folder.parts[:2] == ("/", "proc"):
+            return True
+        if not target.is_symlink():
+            return False
+        target = folder / target.readlink()
 
 
 def write(text: str, target: Path) -> Path:

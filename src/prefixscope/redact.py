@@ -42,7 +42,7 @@ _ENVIRONMENT = {
     "prefixscope", "commit", "python", "system", "platform", "machine", "cpus", "cpu", "memory_gib", "memory_gb", "os",
     "kernel", "gpu", "gpus", "gpu_count", "driver", "cuda", "torch", "vllm", "transformers", "libc", "container",
 }  # fmt: skip
-_MANIFEST = {"schema_version", "run_id", "created_at", "prefixscope_version"}
+_MANIFEST = {"schema_version", "run_id", "created_at", "prefixscope_version", "plan"}
 _STAGE = {"status", "started_at", "finished_at", "seconds", "error", "note"}
 _PARAMETERS = {"lengths", "configurations", "workaround", "seed", "tokens", "intervals", "documents", "answer_tokens",
                "dtype", "shapes", "repeats", "load"}  # fmt: skip

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from prefixscope import asked, frames, page, redact, shared
+from prefixscope import asked, frames, page, redact, shared, standing
 from prefixscope.errors import ReportError
 from prefixscope.geometry import BROUGHT
 from prefixscope.glossary import used
@@ -105,6 +105,7 @@ def render_shared(folder: Path, *, include_text: bool = False) -> str:
         label=label(material),
         downloads=held,
         run=redact.manifest(material.run),
+        go_on=standing.of_run(material.run).command,
         include_text=include_text,
         fill=command(None),
     )

@@ -123,6 +123,24 @@ def open_lock(file: Path) -> TextIO:
         ) from error
 
 
+def is_held(file: Path) -> bool:
+    """Whether a process holds this lock file now."""
+    try:
+        with file.open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # there is none, or it can't be opened: who writes here could not hold it either
+    return False
+
+
+def is_ours(file: Path) -> bool:
+    """Whether this process was started by the holder of this lock file, and has its token."""
+    inherited = os.environ.get(TOKEN_ENV)
+    return bool(inherited) and read_json(file).get("token") == inherited
+
+
 @contextmanager
 def hold(file: Path) -> Iterator[str]:
     """Hold a run for writing by its lock file, under a token; who has the holder's token already, holds it too.
@@ -132,9 +150,8 @@ def hold(file: Path) -> Iterator[str]:
     RunError
         where another process holds it.
     """
-    inherited = os.environ.get(TOKEN_ENV)
-    if inherited and read_json(file).get("token") == inherited:
-        yield inherited
+    if is_ours(file):
+        yield os.environ[TOKEN_ENV]
         return
     with open_lock(file) as lock:
         try:

@@ -24,14 +24,15 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from prefixscope.errors import RunError, mask
 from prefixscope.progress import Progress
 from prefixscope.provenance import environment, package_version
-from prefixscope.run_files import RowFile, hold, now, open_lock, read_rows, write_json
+from prefixscope.run_files import RowFile, hold, is_ours, now, open_lock, read_rows, write_json
+from prefixscope.standing import BY_HAND, LOCK, settled
 
 SCHEMA_VERSION = 1
 OWNER_ENV = "PREFIXSCOPE_OWNER_PID"
@@ -206,15 +207,24 @@ class Run:
 
     # --- the lock ----------------------------------------------------------------------------------------------
 
-    def locked(self) -> AbstractContextManager[str]:
+    @contextmanager
+    def locked(self) -> Iterator[str]:
         """Hold the run for writing. Kernels that the holder starts write under its token.
+
+        What a killed holder left running is put down as stopped.
 
         Raises
         ------
         RunError
             where another process holds it.
         """
-        return hold(self.path / ".lock")
+        ours = is_ours(self.path / LOCK)
+        with hold(self.path / LOCK) as token:
+            if not ours:
+                stages = self.manifest["stages"]
+                if (known := settled(stages, held=False)) != stages:
+                    self.update(lambda m: m.update({"stages": known}))
+            yield token
 
 
 class Stage:
@@ -265,7 +275,7 @@ class Stage:
 def _ended_by(error: BaseException) -> str:
     """Why a stage ended, in words."""
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted by Ctrl-C"
+        return BY_HAND
     if isinstance(error, SystemExit):
         return f"ended from outside (exit code {error.code})"
     said = mask(str(error))
@@ -274,7 +284,7 @@ def _ended_by(error: BaseException) -> str:
 
 def copy_run(source: Path, to: Path) -> Run:
     """A writable copy of a recorded run."""
-    shutil.copytree(source, to, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".lock", ".manifest.lock", "servers"))
+    shutil.copytree(source, to, dirs_exist_ok=True, ignore=shutil.ignore_patterns(LOCK, ".manifest.lock", "servers"))
     for name in ("raw", "trace", "logs", "notebooks"):
         (to / name).mkdir(exist_ok=True)
     return Run(to)

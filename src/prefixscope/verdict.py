@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from prefixscope import preflight, trade
+from prefixscope import preflight, standing, trade
 from prefixscope.charts import speed_title
 from prefixscope.diagnosis import explain
 from prefixscope.frames import (
@@ -46,7 +46,8 @@ class Verdict:
     ``code`` is one of :data:`CODES`; ``headline`` says it in one sentence with its numbers; ``sentences`` add what
     differs elsewhere; ``remedy`` and ``price`` are None where the run measured none; ``upgrade`` names the release
     that mends it by itself, where the table of known faults knows one; ``basis`` says how much evidence there is,
-    ``config`` which configuration the code is about and ``remedy_config`` which one helps.
+    ``config`` which configuration the code is about and ``remedy_config`` which one helps. ``unfinished`` says which
+    stages are not done; it is empty where all are.
     """
 
     code: str
@@ -58,13 +59,13 @@ class Verdict:
     upgrade: str | None = None
     remedy_config: str | None = None
     basis: str = ""
+    unfinished: str = ""
 
     @property
     def sentence(self) -> str:
         """What was found and what helps, without the evidence: what a command prints."""
-        return " ".join(
-            part for part in (self.headline, *self.sentences, self.remedy, self.price, self.upgrade) if part
-        )
+        parts = (self.headline, self.unfinished, *self.sentences, self.remedy, self.price, self.upgrade)
+        return " ".join(part for part in parts if part)
 
     @property
     def text(self) -> str:
@@ -81,15 +82,17 @@ def of_run(run_dir: Path) -> Verdict:
 
 def of_frames(run_dir: Path, sent: pd.DataFrame, stored: pd.DataFrame, trace: Trace | None) -> Verdict:
     """The verdict of a run of which these frames are read already; ``trace`` is one that was brought."""
+    run = load_run(run_dir)
     if trace is not None:
-        return of_trace(trace)
+        found = of_trace(trace)
     # The long prompts of stage speculation are sent for its trade: where nothing else was, reuse was not the question.
-    found = of_others(run_dir) if sent["stage"].eq(SPECULATION).all() else None
-    if found is None:
-        return judge(sent, stored, load_run(run_dir))
-    table = hits(sent)
-    second = table[(table["send"] == "repeat") & (table["index"] == 2)]
-    return replace(found, config=str(main_config(second))) if len(second) else found
+    elif not sent["stage"].eq(SPECULATION).all() or (other := of_others(run_dir)) is None:
+        found = judge(sent, stored, run)
+    else:
+        table = hits(sent)
+        second = table[(table["send"] == "repeat") & (table["index"] == 2)]
+        found = replace(other, config=str(main_config(second))) if len(second) else other
+    return replace(found, unfinished=standing.of_run(run).unfinished)
 
 
 def of_others(run_dir: Path) -> Verdict | None:
@@ -187,10 +190,7 @@ def judge(sent: pd.DataFrame, stored: pd.DataFrame, run: Mapping[str, Any]) -> V
     config = main_config(second)
     mine = second[second["config"] == config].sort_values("tokens")
     code = code_of(mine["verdict"])
-    stages = dict_in(run, "stages")
-    stopped = [
-        name for name in ("baseline", "sweep") if dict_in(stages, name).get("status") in ("running", "interrupted")
-    ]
+    stopped = dict_in(dict_in(run, "stages"), "baseline").get("status") in ("running", "interrupted")
     # Sentences with numbers are about the lengths whose hits are known; the code has judged the others too.
     known = mine[mine["cached_tokens"].notna()]
     mine = known if len(known) else mine
@@ -207,11 +207,9 @@ def judge(sent: pd.DataFrame, stored: pd.DataFrame, run: Mapping[str, Any]) -> V
         if fault is not None and fault.certain and fault.upgrade:
             upgrade = f"{fault.upgrade} ({', '.join(fault.refs)}; read {fault.checked})."
     headline = _headline(name, mine, code)
-    if "baseline" in stopped and code == "reuses":
+    if stopped and code == "reuses":
         # What was not sent may be what misses.
         code, headline = "inconclusive", f"{headline[:-1]}, as far as it was asked."
-    if stopped:
-        sentences.insert(0, f"Unfinished: stage {' and '.join(stopped)} stopped before it was done.")
     return Verdict(
         code=code,
         headline=headline,

@@ -442,7 +442,18 @@ def test_a_half_finished_run_is_compared_as_far_as_it_got(tmp_path: Path) -> Non
     found = compared(before, after)
     assert len(found.pairs[0].hits) == 20
     assert {one.config for one in found.pairs[0].alone if one.letters == ("A",)} >= {"MTP"}
-    assert "B: stage baseline is interrupted: killed" in comparison.to_text(found)
+    text = comparison.to_text(found)
+    assert "B: stage baseline was stopped before it was done: killed" in text
+    top = text.partition("settings that differ")[0]
+    assert (
+        f"{after}\n{' ' * (len(found.labels[1]) + 4)}Unfinished: stage baseline was stopped before it was done." in top
+    )
+    assert "Unfinished" not in top.partition(str(after))[0], "the base was measured to its end"
+    said = "Unfinished: stage baseline was stopped before it was done."
+    assert comparison.to_markdown(found).startswith(f"**{found.labels[1]}.** {said}")
+    page = comparison.render_comparison(found, tmp_path / "page.html").read_text()
+    assert page.index(said) < page.index("<h1>")
+    assert [one["unfinished"] for one in comparison.to_json(found, "")["runs"]] == [None, said]
     assert found.exit_code == 0
 
 
@@ -718,7 +729,12 @@ def test_the_command_prints_settings_before_results(
 
 @pytest.mark.parametrize(
     ("out", "says"),
-    [("out.pdf", "ends in .html or .md"), ("missing/out.html", "there is no folder"), (".", "ends in .html or .md")],
+    [
+        ("out.pdf", "its name does not end as that of a page (.html) or a Markdown file (.md)"),
+        ("missing/out.html", "there is no folder"),
+        ("missing/out", "there is no folder"),
+        (".", "it is a folder"),
+    ],
 )
 def test_a_file_that_cannot_be_written_exits_2(
     pair: tuple[Path, Path], out: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

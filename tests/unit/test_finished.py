@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,6 +67,29 @@ def test_a_folder_that_can_not_be_made_has_the_same_exit_code(
     assert cli.main(["report", str(run), "--csv", str(tmp_path / "pipe")]) == 2
     assert "--csv DIR" in capsys.readouterr().err
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
+def test_a_pipe_is_told_from_an_ending_that_is_not_known(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``compare -o`` at a pipe without an ending says that it is a pipe."""
+    os.mkfifo(tmp_path / "pipe")
+    assert cli.main(["compare", str(run), str(SAMPLE), "-o", str(tmp_path / "pipe")]) == 2
+    assert "it is no regular file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "link"])
+def test_a_stream_that_goes_into_a_file_does_not_lose_it(run: Path, tmp_path: Path, name: str) -> None:
+    """``-o /dev/stdout > x`` is refused in words, and x is still the file that the shell opened."""
+    (tmp_path / "link").symlink_to("/dev/stdout")
+    with (tmp_path / "x").open("w") as out:
+        before = os.fstat(out.fileno()).st_ino
+        words = [sys.executable, "-m", "prefixscope.cli", "report", str(run), "--for-issue", "-o", name]
+        ended = subprocess.run(words, stdout=out, stderr=subprocess.PIPE, text=True, cwd=tmp_path, check=False)
+    assert ended.returncode == 2
+    assert f"{name} can't be written: it is an open stream" in ended.stderr
+    assert (tmp_path / "x").stat().st_ino == before
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["link", "x"]
 
 
 @pytest.mark.parametrize("there", [True, False])

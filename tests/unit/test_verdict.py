@@ -120,8 +120,9 @@ def test_a_run_that_was_stopped_gives_no_all_clear(sample: Path, status: str) ->
     assert found.code == "inconclusive"
     assert "832 of 1,000 tokens" in found.headline
     assert "as far as it was asked" in found.headline
-    assert found.sentences[0] == "Unfinished: stage baseline stopped before it was done."
-    assert "Unfinished: stage baseline stopped" in render_html(run)
+    assert found.unfinished == "Unfinished: stage baseline was stopped before it was done."
+    assert found.sentence.startswith(f"{found.headline} {found.unfinished}")
+    assert found.unfinished in render_html(run)
     assert exit_code(found) == 3
 
 
@@ -129,7 +130,7 @@ def test_a_fault_that_was_found_stands_though_the_run_was_stopped(sample: Path) 
     """A miss is a miss whatever was to come."""
     found = verdict.of_run(stopped(sample, {1000, 1600}))
     assert found.code == "none"
-    assert found.sentences[0].startswith("Unfinished")
+    assert found.unfinished.startswith("Unfinished")
 
 
 def test_a_sweep_that_was_stopped_leaves_the_verdict(sample: Path) -> None:
@@ -140,7 +141,7 @@ def test_a_sweep_that_was_stopped_leaves_the_verdict(sample: Path) -> None:
     (run / "run.json").write_text(json.dumps(manifest))
     found = verdict.of_run(run)
     assert found.code == "reuses"
-    assert found.sentences[0] == "Unfinished: stage sweep stopped before it was done."
+    assert found.unfinished == "Unfinished: stage sweep was stopped before it was done."
 
 
 def test_lengths_that_cannot_hit_are_not_all_lengths(sample: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prefixscope.cli.exits import file_to_write
@@ -21,12 +20,12 @@ _PAGES, _TEXTS = (".html", ".htm"), (".md", ".markdown")
 def _compare(options: argparse.Namespace) -> int:
     from prefixscope import comparison, page
 
-    if options.out and Path(options.out).suffix.lower() not in (*_PAGES, *_TEXTS):
-        raise RunError(
-            f"-o {options.out}: neither a page nor a Markdown file",
-            remedy="name a file that ends in .html or .md, in a folder that exists",
-        )
     out = file_to_write(options.out) if options.out else None
+    if out is not None and out.suffix.lower() not in (*_PAGES, *_TEXTS):
+        raise RunError(
+            f"-o {options.out}: its name does not end as that of a page (.html) or a Markdown file (.md) does",
+            remedy="name a file that ends in .html or .md",
+        )
     found = comparison.compare(options.runs)
     if out is not None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ def _report(options: argparse.Namespace) -> int:
     if not _is_run(folder):
         raise _no_run(folder)
     out = file_to_write(options.out) if options.out else None
+    _tell_unfinished(folder)
     if options.incident or options.for_issue or options.csv:
         return _note(folder, out, options)
     out = render_report(folder, out=out, include_text=options.include_text)
@@ -42,6 +44,16 @@ def _report(options: argparse.Namespace) -> int:
     if options.include_text:
         print("answers are in it; prompts are not: a run keeps their seed, length and digest, never their text")
     return DONE
+
+
+def _tell_unfinished(folder: Path) -> None:
+    """Which stages are not done, and the command that goes on, before the page that lacks them."""
+    from prefixscope import frames, standing
+    from prefixscope.run_files import is_held
+
+    go_on = "" if is_held(folder / standing.LOCK) else f"prefixscope run -o {shlex.quote(str(folder))} --resume"
+    if line := standing.of_run(frames.load_run(folder)).line(go_on):
+        print(line, file=sys.stderr)
 
 
 def _is_run(folder: Path) -> bool:

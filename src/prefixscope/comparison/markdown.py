@@ -6,7 +6,7 @@ import re
 
 from prefixscope.comparison.sheet import sections
 from prefixscope.comparison.whole import Comparison
-from prefixscope.comparison.words import headline, lead
+from prefixscope.comparison.words import headline, lead, unfinished
 from prefixscope.sections import Section, Table
 
 MOST_CHARACTERS = 60_000
@@ -26,7 +26,7 @@ def to_markdown(found: Comparison) -> str:
 
 
 def _text(found: Comparison, most: int) -> str:
-    parts = []
+    parts = [f"**{_plain(label)}.** {_plain(text)}" for label, text in unfinished(found)]
     for pair in found.pairs:
         parts += [f"### {_plain(headline(pair))}", _plain(" ".join(lead(pair)))]
     parts += [_section(one, most) for one in sections(found)]

@@ -12,7 +12,7 @@ from prefixscope.comparison import tables
 from prefixscope.comparison.hits import Change, middle
 from prefixscope.comparison.retention import Interval, intervals
 from prefixscope.comparison.whole import CANNOT_TELL, SAME, Comparison, Pair, to_json
-from prefixscope.comparison.words import blame, exact, headline, judged_words, sentence, varied
+from prefixscope.comparison.words import blame, exact, headline, judged_words, sentence, unfinished, varied
 from prefixscope.display import themed
 from prefixscope.quantities import count, number
 from prefixscope.sections import Figure, Section, Table
@@ -43,6 +43,7 @@ def render_comparison(found: Comparison, target: Path) -> Path:
         blames=[blame(pair) for pair in found.pairs if not pair.why or pair.compared],
         varied=[text for pair in found.pairs if (text := _of(found, pair, " ".join(varied(pair))))],
         labels=found.labels,
+        unfinished=unfinished(found),
         headline=drawn.get("verdict"),
         sections=made,
         downloads=list(_downloads(found)),

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from prefixscope import frames, redact
+from prefixscope import frames, redact, standing
 from prefixscope.errors import ReplayError, RunError
 from prefixscope.frames.drafting import BURST_MS
 from prefixscope.material import shareable
@@ -25,7 +25,6 @@ from prefixscope.verdict import SPECULATION, Verdict, of_frames
 
 MOST = len(string.ascii_uppercase)
 _BLOCK = "scheduler block of the embedded case"
-_UNFINISHED = ("failed", "partial", "interrupted", "running")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +34,7 @@ class Side:
     ``name`` is what the caller named it; it and the raw ``rows`` never leave this machine as they are. ``manifest`` and
     the frames hold nothing that may not leave. ``commands`` are start commands by setting, ``engines`` what traced
     engines resolved, by setting; ``answers`` holds the cold answers (token ids, or text) by role, document and prompt;
-    ``doubts`` is what makes this side less than certain.
+    ``doubts`` is what makes this side less than certain, ``unfinished`` which stages are not done.
     """
 
     letter: str
@@ -52,6 +51,7 @@ class Side:
     engines: Mapping[str, Case]
     verdict: Verdict
     doubts: tuple[str, ...]
+    unfinished: str
 
     @property
     def version(self) -> str | None:
@@ -193,6 +193,7 @@ def _read(folder: Path, letter: str, name: str) -> Side:
         engines=engines,
         verdict=of_frames(folder, sent, kept, None),
         doubts=(*_doubts(folder, run, sent, problems), *_held(streamed)),
+        unfinished=standing.of_run(run).unfinished,
     )
 
 
@@ -225,9 +226,10 @@ def _commands(run: Mapping[str, Any]) -> dict[str, str]:
 def _doubts(folder: Path, run: Mapping[str, Any], sent: pd.DataFrame, problems: Sequence[str]) -> tuple[str, ...]:
     found = [*frames.doubts(folder), *problems]
     for stage, state in (run.get("stages") or {}).items():
-        if isinstance(state, Mapping) and state.get("status") in _UNFINISHED:
+        said = standing.STATES.get(str(state.get("status"))) if isinstance(state, Mapping) else None
+        if said is not None:
             why = redact.clean(state.get("error") or state.get("note") or "").strip()
-            found.append(f"stage {redact.clean(stage)} is {state['status']}" + (f": {why}" if why else ""))
+            found.append(f"stage {redact.clean(stage)} {said[0]}" + (f": {why}" if why else ""))
     failed = sent[sent["status"] == "failed"]
     if len(failed):
         first = failed["error"].dropna().head(1).tolist()

@@ -20,7 +20,10 @@ def to_text(found: Comparison, width: int = 100) -> str:
     """The sentences, who is who, the settings that differ, the results, and what was not compared."""
     blocks = [textwrap.wrap(headline(pair), width) for pair in found.pairs]
     width_of = max(len(label) for label in found.labels)
-    blocks.append([f"  {label:{width_of}}  {side.name}" for label, side in zip(found.labels, found.sides, strict=True)])
+    names = []
+    for label, side in zip(found.labels, found.sides, strict=True):
+        names += [f"  {label:{width_of}}  {side.name}", *_wrapped(side.unfinished, width, " " * (width_of + 4))]
+    blocks.append(names)
     table = tables.settings(found)
     if table is None:
         blocks.append(["settings that differ", "  none, of all that the runs tell"])
@@ -77,5 +80,5 @@ def _aligned(rows: Sequence[Sequence[str]], width: int, *, right: bool = False) 
     return lines
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ")
+def _wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
+    return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=f"{indent}  ")

@@ -234,6 +234,7 @@ def to_json(found: Comparison, sentence: str) -> dict[str, Any]:
             {
                 "letter": side.letter, "label": label, "run": side.name, "run_id": side.manifest.get("run_id"),
                 "created_at": side.manifest.get("created_at"), "doubts": list(side.doubts),
+                "unfinished": side.unfinished or None,
             }
             for side, label in zip(found.sides, found.labels, strict=True)
         ],

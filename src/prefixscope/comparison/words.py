@@ -33,6 +33,12 @@ def headline(pair: Pair) -> str:
     return f"{pair.span} {'; '.join([*first, _hits(pair), *_latencies(pair)])}."
 
 
+def unfinished(found: Comparison) -> list[tuple[str, str]]:
+    """(which run, what of it is not done) of each run that was not measured to its end."""
+    every = zip(found.labels, found.sides, strict=True)
+    return [(label, side.unfinished) for label, side in every if side.unfinished]
+
+
 def lead(pair: Pair) -> list[str]:
     """What the headline left out: how many hit lengths changed, the verdicts, speed and answers, and what to blame."""
     return [*exact(pair), *varied(pair), blame(pair)] if not pair.why or pair.compared else []

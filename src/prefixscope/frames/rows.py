@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from prefixscope import standing
 from prefixscope.frames.columns import whole
 from prefixscope.setting import Interval, interval_label
 
@@ -16,7 +17,7 @@ Rows = list[dict[str, Any]]
 
 
 def load_run(run_dir: Path) -> dict[str, Any]:
-    """The manifest, or ``{}`` where there is none or it can't be parsed."""
+    """The manifest with its stages as they stand, or ``{}`` where there is none or it can't be parsed."""
     try:
         value = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -24,8 +25,11 @@ def load_run(run_dir: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         return {}
     shapes: dict[str, type] = {"stages": dict, "parameters": dict, "target": dict, "warnings": list, "servers": list}
-    shapes |= {"facts": list, "time": list, "environment": dict, "engine": dict}
-    return {name: part for name, part in value.items() if isinstance(part, shapes.get(name, object))}
+    shapes |= {"facts": list, "time": list, "environment": dict, "engine": dict, "plan": list}
+    run: dict[str, Any] = {name: part for name, part in value.items() if isinstance(part, shapes.get(name, object))}
+    if "stages" in run and "problems" not in run:  # a shared manifest was settled when it was written
+        run["stages"] = standing.read(run["stages"], run_dir)
+    return run
 
 
 def doubts(run_dir: Path) -> list[str]:

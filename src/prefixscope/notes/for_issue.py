@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from prefixscope import page, redact
+from prefixscope import page, redact, standing
 from prefixscope.notes import cause, checking, context, remedy, ruled_out, symptom, upstream
 from prefixscope.notes.account import Account, shared_account
 from prefixscope.notes.incident import told_row
@@ -105,6 +105,7 @@ def _text(told: Account, environment: Markdown, parts: Iterable[Markdown]) -> st
         "issue.md.j2",
         title=symptom.title(told),
         faulty=told.faulty,
+        unfinished=Markdown(standing.of_run(told.material.run).markdown),
         headline=told.verdict.headline,
         elsewhere=symptom.elsewhere(told),
         environment=environment,

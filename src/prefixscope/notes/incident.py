@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from prefixscope import page, redact
+from prefixscope import page, redact, standing
 from prefixscope.diagnosis import cause_meaning
 from prefixscope.notes import cause, checking, context, remedy, ruled_out, symptom, upstream
 from prefixscope.notes.account import Account, shared_account
@@ -54,6 +54,7 @@ def values(told: Account) -> dict[str, Any]:
         "made_with": f", by prefixscope {made}." if made else ", by prefixscope.",
         "run_id": run.get("run_id") or "unknown",
         "in_short": in_short(told),
+        "unfinished": Markdown(standing.of_run(told.material.run).markdown),
         "faulty": told.faulty,
         "reuses": told.verdict.code == "reuses",
         "brought": told.material.brought,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from prefixscope import conclusions, redact
+from prefixscope import conclusions, redact, standing
 from prefixscope.notes import remedy, symptom, upstream
 from prefixscope.notes.account import Account
 from prefixscope.notes.context import on_gpu
@@ -18,10 +18,7 @@ _STAGES = {
     "equality": "whether warm answers equal cold ones",
     "speculation": "what the drafter gains and loses",
 }
-_OPEN = {
-    "failed": "failed", "partial": "is not complete", "interrupted": "was interrupted", "running": "has not ended",
-    "left out": "was left out", "skipped": "was skipped",
-}  # fmt: skip
+_OPEN = {"left out": "was left out", "skipped": "was skipped"}
 
 
 def ruled_out(told: Account) -> list[str]:
@@ -84,7 +81,7 @@ def _questions(told: Account) -> Iterator[str]:
         status = state.get("status") if isinstance(state, Mapping) else None
         if status == "done":
             continue
-        why = _OPEN.get(str(status), "has not run")
+        why = _OPEN.get(str(status)) or standing.STATES.get(str(status), ("has not run",))[0]
         reason = redact.clean(state.get("note") or state.get("error") or "") if isinstance(state, Mapping) else ""
         reason = f": {reason.splitlines()[0]}" if reason else ""
         if stage == "baseline" and told.material.resent:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from prefixscope import redact
 from prefixscope.material import Material
+from prefixscope.standing import GO_ON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,7 @@ def figures(section_id: str, chart: Any) -> tuple[Figure, ...]:
 
 def command(stage: str | None) -> str:
     """The command that fills a stage of this run; RUN stands for its directory."""
-    return "prefixscope run -o RUN --resume" + (f" --only {stage}" if stage else "")
+    return GO_ON + (f" --only {stage}" if stage else "")
 
 
 def empty(material: Material, section_id: str, title: str, missing: str, stage: str | None) -> Section:
