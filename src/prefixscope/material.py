@@ -83,7 +83,7 @@ def gather(run_dir: Path) -> Material:
     telling, shown = tell(run_dir, sent, verdict), _spread(sent)
     headers = frames.trace_headers(run_dir, "trace" if found is None else BROUGHT)
     return Material(
-        run={**run, "warnings": [*_warned(run), *map(frames.warning, _unread(run_dir, run))]},
+        run={**run, "warnings": [*_warned(run), *_left_out(run_dir), *map(frames.warning, _unread(run_dir, run))]},
         sent=sent,
         hits=frames.hits(shown),
         latency=frames.latency(shown),
@@ -139,6 +139,12 @@ def _warned(run: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
     for one in dicts_in(run, "warnings"):
         only = f" --only {one['stage']}" if one.get("stage") else ""
         yield {**one, "remedy": one.get("remedy") or f"prefixscope run -o RUN --resume{only}"}
+
+
+def _left_out(run_dir: Path) -> Iterable[dict[str, str]]:
+    """What was measured and is in no number, as a warning."""
+    if said := frames.cut_short(run_dir):
+        yield {"stage": "", "code": "cut-short", "detail": said, "remedy": "nothing to do: it was sent again, whole"}
 
 
 def _unread(run_dir: Path, run: Mapping[str, Any]) -> list[str]:

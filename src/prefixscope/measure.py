@@ -18,13 +18,13 @@ from prefixscope.setting import Setting, digest
 
 
 def finished(investigation: Investigation, series: Series) -> list[dict[str, Any]] | None:
-    """The rows of a series that some stage has already measured whole, or None."""
+    """The rows of a series that some stage has already measured whole, the last time, or None."""
     key = series.key(investigation.target.id)
     attempts: dict[str, dict[tuple[str, int], dict[str, Any]]] = {}
     for row in investigation.run.rows():
         if row.get("kind") == "send" and row.get("series") == key and row.get("status") == "ok":
             attempts.setdefault(row["attempt"], {})[row["send"], row["index"]] = row
-    for rows in attempts.values():
+    for rows in reversed(attempts.values()):
         if all(cell in rows for cell in series.cells()):
             return [rows[cell] for cell in series.cells()]
     return None

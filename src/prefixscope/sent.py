@@ -37,7 +37,7 @@ def _send(row: Row, settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]
         "kind": "send",
         "cell": None,
         "series": series,
-        "attempt": series,
+        "attempt": row.get("attempt") or series,
         "role": "base",
         "setting": setting,
         "model": row.get("model"),

@@ -6,6 +6,7 @@ count, never a bare mean. A value that no server reported stays ``<NA>``: it is 
 
 from __future__ import annotations
 
+from prefixscope.frames.attempts import counted, cut_short
 from prefixscope.frames.cache import blocks, group_label, groups, kept, lookups
 from prefixscope.frames.clock import servers, timeline
 from prefixscope.frames.compared import compared_hits, compared_rates, compared_sweep
@@ -56,8 +57,10 @@ __all__ = [
     "compared_rates",
     "compared_sweep",
     "comparisons",
+    "counted",
     "crosscheck",
     "current",
+    "cut_short",
     "doubts",
     "effect",
     "equality",

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from prefixscope import paired
+from prefixscope.frames.attempts import counted
 from prefixscope.frames.columns import BOOL, FLOAT, INT, TEXT, TIME, make_frame, whole
 from prefixscope.frames.rows import Rows, dict_in, load_run, of_kind, setting_columns
 
@@ -155,7 +156,7 @@ def resends(run_dir: Path) -> pd.DataFrame:
     """
     columns = {"arm": TEXT, "label": TEXT, "side": TEXT, "tokens": INT, "send": TEXT, "index": INT}
     columns |= {"prompt_tokens": INT, "cached_tokens": INT, "first_token_ms": FLOAT, "taken_from": TEXT}
-    return make_frame(of_kind(run_dir, "resend"), columns)
+    return make_frame(counted(of_kind(run_dir, "resend")), columns)
 
 
 def headrooms(run_dir: Path) -> pd.DataFrame:

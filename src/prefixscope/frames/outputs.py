@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from prefixscope.frames.attempts import counted
 from prefixscope.frames.columns import BOOL, FLOAT, INT, TEXT, make_frame
 from prefixscope.frames.rows import Rows, of_kind, setting_columns
 from prefixscope.quantities import wilson
@@ -22,18 +23,18 @@ COMPARISON_COLUMNS = {
 
 
 def answers(run_dir: Path) -> pd.DataFrame:
-    """One row per answer of the equality stage.
+    """One row per answer of the equality stage, those of a cut series (``attempts``) not.
 
     ``arm`` is cold, control, warm or follow_up; ``answer_tokens`` and ``distinct_tokens`` are null where the server
     returned no token ids.
     """
     out: Rows = []
-    for row in of_kind(run_dir, "answer"):
+    for row in counted(of_kind(run_dir, "answer")):
         ids = row.get("token_ids")
-        counted = (
+        lengths = (
             {"answer_tokens": len(ids), "distinct_tokens": len(set(map(str, ids)))} if isinstance(ids, list) else {}
         )
-        out.append({**row, **setting_columns(row), **counted})
+        out.append({**row, **setting_columns(row), **lengths})
     return make_frame(out, ANSWER_COLUMNS)
 
 

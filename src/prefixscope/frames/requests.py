@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from prefixscope.frames.attempts import counted
 from prefixscope.frames.columns import BOOL, FLOAT, INT, TEXT, TIME, make_frame, whole
 from prefixscope.frames.rows import Rows, dict_in, of_kind, read_rows, scheduler_block, setting_columns
 from prefixscope.sent import sent_rows
@@ -29,6 +30,8 @@ WORST = ("none", "short", "not reported", "inconclusive", "cannot hit", "reuses"
 
 def sends(run_dir: Path) -> pd.DataFrame:
     """One row per request of which the hit length was asked for (``sent.sent_rows``), failed ones included.
+
+    Those of a series that was cut short and sent again are not (``attempts``).
 
     =================  ========  ========================================================================
     column             dtype     meaning; when it is null
@@ -55,7 +58,7 @@ def sends(run_dir: Path) -> pd.DataFrame:
     block = scheduler_block(run_dir)
     predicted = {str(row.get("request_id")): row for row in of_kind(run_dir, "predicted")}
     out: Rows = []
-    for row in sent_rows(read_rows(run_dir)[0]):
+    for row in counted(sent_rows(read_rows(run_dir)[0])):
         prompt, metrics = dict_in(row, "prompt"), dict_in(row, "metrics")
         send, index = str(row.get("send")), whole(row.get("index"))
         total, cached = whole(row.get("prompt_tokens")), whole(row.get("cached_tokens"))

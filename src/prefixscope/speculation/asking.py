@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from prefixscope import metrics, prompts
+from prefixscope import frames, metrics, prompts
 from prefixscope.client import Client
 from prefixscope.errors import Rejected, RunError
 from prefixscope.geometry import traced
@@ -185,8 +186,10 @@ class Work:
     def probe(self, arm: Arm, sender: Sender) -> None:
         """The long prompt cold, again, and once more; first, what another stage has measured on this arm is taken."""
         rows = [] if arm.url else measured_elsewhere(self.investigation, arm)
+        known = {row["request_id"] for row in self.resends(arm)}
         for row in rows:
-            self.stage.append({"kind": "resend", **self.side(arm), **row})
+            if row["request_id"] not in known:
+                self.stage.append({"kind": "resend", **self.side(arm), **row})
         if any(row["tokens"] == self.prompt_tokens for row in rows):
             return
         if sender.context is not None and self.prompt_tokens + PROBE_ANSWER > sender.context:
@@ -199,21 +202,25 @@ class Work:
             return
         prompt = prompts.build(sender.count(sender.base), self.prompt_tokens, self.seed)
         salt = new_salt()
+        series = {"series": digest(["resend", self.side(arm)["side"], self.prompt_tokens]), "attempt": salt[-8:]}
         sender.catch_up()
         for index, send in enumerate(REPEATS, start=1):
             self.stage.progress.say(f"{arm.label}, {prompt.name}: {send} {index}")
             completion, fields = sender.send(prompt, model=sender.base, salt=salt, max_tokens=PROBE_ANSWER)
             first_ms = round(completion.seconds * 1000, 1)
             told = {"tokens": self.prompt_tokens, "send": send, "index": index, "first_token_ms": first_ms}
-            self.stage.append({"kind": "resend", **self.side(arm), **fields, **told})
+            self.stage.append({"kind": "resend", **self.side(arm), **series, **fields, **told})
 
     def probed(self, arm: Arm) -> bool:
-        return any(
-            row.get("kind") == "resend"
-            and row["side"] == self.side(arm)["side"]
-            and row["tokens"] == self.prompt_tokens
-            for row in self.investigation.run.rows("speculation")
-        )
+        """Whether the long prompt's sends are all there, or were taken from another stage."""
+        own = [row for row in self.resends(arm) if row["tokens"] == self.prompt_tokens]
+        sent = Counter(row.get("attempt") for row in own)
+        return any(row.get("taken_from") for row in own) or any(many >= len(REPEATS) for many in sent.values())
+
+    def resends(self, arm: Arm) -> list[dict[str, Any]]:
+        """What is known of this arm's resends."""
+        rows, side = self.investigation.run.rows("speculation"), self.side(arm)["side"]
+        return [row for row in rows if row.get("kind") == "resend" and row["side"] == side]
 
     def side(self, arm: Arm) -> dict[str, str]:
         """Which arm a row is of; ``side`` also tells one address from another."""
@@ -238,7 +245,7 @@ def measured_elsewhere(investigation: Investigation, arm: Arm) -> list[dict[str,
     names = ("request_id", "prompt_tokens", "cached_tokens", "send", "index", "first_token_ms")
     return [
         {**{name: row.get(name) for name in names}, "tokens": row["prompt"]["tokens"], "taken_from": row["stage"]}
-        for row in investigation.run.rows()
+        for row in frames.counted(investigation.run.rows())
         if row.get("kind") == "send" and row.get("status") == "ok" and row.get("role") == "base"
         and row["setting"]["id"] == arm.setting.id and row["send"] in QUIET and not row.get("overlapped")
     ]  # fmt: skip
