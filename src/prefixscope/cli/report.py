@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prefixscope.cli.exits import DONE, FAILED, USAGE, complain, file_to_write
+from prefixscope.cli.screen import say
 from prefixscope.errors import ReportError, RunError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _tell_unfinished(folder: Path) -> None:
 
     go_on = "" if is_held(folder / standing.LOCK) else f"prefixscope run -o {shlex.quote(str(folder))} --resume"
     if line := standing.of_run(frames.load_run(folder)).line(go_on):
-        print(line, file=sys.stderr)
+        say(line)
 
 
 def _is_run(folder: Path) -> bool:

@@ -186,7 +186,7 @@ class Work:
     def probe(self, arm: Arm, sender: Sender) -> None:
         """The long prompt cold, again, and once more; first, what another stage has measured on this arm is taken."""
         rows = [] if arm.url else measured_elsewhere(self.investigation, arm)
-        known = {row["request_id"] for row in self.resends(arm)}
+        known = {row.get("request_id") for row in self.resends(arm)}
         for row in rows:
             if row["request_id"] not in known:
                 self.stage.append({"kind": "resend", **self.side(arm), **row})
