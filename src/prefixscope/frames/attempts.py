@@ -14,7 +14,7 @@ from prefixscope.frames.rows import Rows, of_kind
 from prefixscope.quantities import count
 from prefixscope.series import REPEATS
 
-_SENDS = frozenset((None, send, index) for index, send in enumerate(REPEATS, start=1))
+_SENDS = frozenset(f"{send} {index}" for index, send in enumerate(REPEATS, start=1))
 """What every stage sends of a prompt, whatever it sends besides."""
 
 
@@ -46,10 +46,10 @@ def _abandoned(rows: Rows) -> set[tuple[str, str, str]]:
     One stage sends the same of a series each time, so what has less than another attempt was cut short; a stage that
     sends less than another is not, unless it lacks sends that all make.
     """
-    found: dict[str, dict[tuple[str, str, str], set[Any]]] = {}
+    found: dict[str, dict[tuple[str, str, str], set[str]]] = {}
     for row in rows:
         if row.get("status") == "ok" and row.get("series") and row.get("attempt"):
-            cell = (row.get("arm"), row.get("send"), row.get("index"))
+            cell = f"{row['send']} {row.get('index')}" if row.get("send") else str(row.get("arm"))
             found.setdefault(str(row["series"]), {}).setdefault(_attempt(row), set()).add(cell)
     left = set()
     for attempts in found.values():
