@@ -152,7 +152,7 @@ def _unread(run_dir: Path, run: Mapping[str, Any]) -> list[str]:
     known = run.get("problems")
     if isinstance(known, list):
         return [redact.clean(one) for one in known]
-    return frames.doubts(run_dir) + frames.read_rows(run_dir)[1]
+    return frames.problems(run_dir)
 
 
 def shareable(frame: pd.DataFrame) -> pd.DataFrame:

@@ -35,8 +35,8 @@ def differences(pairs: pd.DataFrame, warm: pd.DataFrame, labels: tuple[str, str]
     """
     a, b = labels
     named = zip((*WITHIN, BETWEEN), (f"{a} against itself", f"{b} against itself", f"{a} against {b}"), strict=True)
+    pairs, cache = (table[table["identical"].notna()] for table in (pairs, warm))
     found = [(words, pairs[pairs["pair"] == name]) for name, words in named]
-    cache = warm[warm["identical"].notna()]
     found += [
         ("cold against cold, equality stage", cache[cache["pair"] == "cold-control"]),
         ("cold against warm, equality stage", cache[cache["pair"] == "cold-warm"]),

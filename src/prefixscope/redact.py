@@ -10,12 +10,14 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from prefixscope import impossible
 from prefixscope.errors import mask
 from prefixscope.provenance import UNKNOWN
 
 _SETTING = {"drafter", "lora", "interval", "dtype", "as_served", "label", "id"}
 _PROMPT = {"name", "tokens", "digest", "seed"}
-_COMMON = {"schema", "kind", "stage", "at", "cell", "series", "attempt", "role", "server", "model", "status", "error"}
+_COMMON = {"schema", "kind", "stage", "at", "cell", "series", "attempt", "role", "server", "model", "status", "error",
+           impossible.NAME}  # fmt: skip
 _ROWS = {
     "send": {"send", "index", "request_id", "prompt_tokens", "cached_tokens", "shared_tokens", "completion_tokens",
              "first_token_ms", "metrics", "overlapped", "retries", "answered_tokens", "answer_tokens",

@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
 
+from prefixscope import impossible
 from prefixscope.errors import RunError
 
 TOKEN_ENV = "PREFIXSCOPE_RUN_TOKEN"
@@ -61,17 +62,17 @@ def write_json(file: Path, value: object) -> None:
 
 
 def read_rows(file: Path) -> Iterator[dict[str, Any]]:
-    """The rows of one JSONL file; a truncated or foreign line is passed over."""
+    """The rows of one JSONL file, without impossible values; a truncated or foreign line is passed over."""
     if not file.exists():
         return
     with file.open("rb") as lines:
         for line in lines:
             try:
                 row = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(row, dict):
-                yield row
+                yield impossible.judged(row)[0]
 
 
 class RowFile:

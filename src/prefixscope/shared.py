@@ -11,7 +11,6 @@ report can be made again from what it embeds. ::
 from __future__ import annotations
 
 import json
-import math
 import re
 import shutil
 import socket
@@ -44,19 +43,14 @@ def share(run_dir: Path, to: Path, *, include_text: bool = False) -> None:
     """
     run = frames.load_run(run_dir)
     check_schema(run, run_dir.name)
-    rows, unread = frames.read_rows(run_dir)
-    problems = [*frames.doubts(run_dir), *unread]
+    rows, problems = frames.read_rows(run_dir)[0], frames.problems(run_dir)
     # Names repeat over rows: each is cleaned once.
     say = lru_cache(_REMEMBERED)(partial(redact.clean, hosts=_hosts(run)))
-    numberless = 0
     if rows:
         (to / "raw").mkdir()
         with (to / "raw" / ROWS).open("w", encoding="utf-8") as out:
             for row in rows:
-                numberless += _numberless(row)
                 out.write(as_line(redact.row(row, include_text=include_text, say=say)))
-    if numberless:
-        problems.append(f"{numberless:,} of {len(rows):,} rows hold NaN or infinity, which is read as not measured")
     for folder in ("trace", BROUGHT):
         problems += _share_trace(run_dir / folder, to / folder, say)
     manifest = redact.manifest({**run, "problems": problems}, say=say)
@@ -100,14 +94,6 @@ def _hosts(run: dict[str, Any]) -> tuple[str, ...]:
     }
     # A plain word may mean something else in the text.
     return tuple(sorted(name for name in names if re.search(r"[^A-Za-z]", name)))
-
-
-def _numberless(value: Any) -> bool:
-    if isinstance(value, float):
-        return not math.isfinite(value)
-    if isinstance(value, dict):
-        return any(map(_numberless, value.values()))
-    return isinstance(value, list) and any(map(_numberless, value))
 
 
 def _share_trace(source: Path, to: Path, say: redact.Clean) -> Iterator[str]:

@@ -202,7 +202,7 @@ def judge(sent: pd.DataFrame, stored: pd.DataFrame, run: Mapping[str, Any]) -> V
     found, upgrade = of_sweep(sweep(sent, stored)) if bad else Help(), None
     if bad:
         fault = _known_fault(run, mine.iloc[-1], _third(table, mine.iloc[-1]))
-        if fault is not None and bool(mine.iloc[-1]["as_served"]) and found.sentence is None:
+        if fault is not None and _true(mine.iloc[-1]["as_served"]) and found.sentence is None:
             found = Help(sentence=f"{_capital(fault.sentence)}: {fault.remedy}.")
         if fault is not None and fault.certain and fault.upgrade:
             upgrade = f"{fault.upgrade} ({', '.join(fault.refs)}; read {fault.checked})."
@@ -221,6 +221,11 @@ def judge(sent: pd.DataFrame, stored: pd.DataFrame, run: Mapping[str, Any]) -> V
         remedy_config=found.config,
         basis=_basis(sent, mine),
     )
+
+
+def _true(value: Any) -> bool:
+    """Whether it is so; what is not known is not."""
+    return not pd.isna(value) and bool(value)
 
 
 def _capital(text: str) -> str:
@@ -301,7 +306,7 @@ def _plain(second: pd.DataFrame, longest: pd.Series[Any]) -> pd.DataFrame:
     """Second sends of the same prompt without the drafter; none where the verdict's configuration has none either."""
     without = ~second["drafter"].fillna(True) & ~second["as_served"].fillna(False)
     found = second[without & (second["tokens"] == longest["tokens"])]
-    return found if len(found) and bool(longest["drafter"]) else found.head(0)
+    return found if len(found) and _true(longest["drafter"]) else found.head(0)
 
 
 def _third_send(table: pd.DataFrame, mine: pd.DataFrame) -> str | None:
@@ -332,9 +337,9 @@ def _known_fault(run: Mapping[str, Any], mine: pd.Series[Any], third: pd.DataFra
         if isinstance(fact, Mapping)
     ]
     at = preflight.situation(facts)
-    if not bool(mine["as_served"]):
+    if not _true(mine["as_served"]):
         # The facts were asked of the run's first server; this configuration may be another.
-        at = replace(at, version=_version(run) or at.version, speculation=bool(mine["drafter"]))
+        at = replace(at, version=_version(run) or at.version, speculation=_true(mine["drafter"]))
         if mine["interval_order"] >= 0:
             at = replace(at, interval="dense" if mine["interval"] == "dense" else f"{mine['interval_order']:.0f}")
     if len(third) and (third["cached_tokens"].fillna(0) > 0).any():

@@ -91,7 +91,8 @@ def garbage(run: Path) -> None:
         (garbage, "raw/baseline.jsonl: 2 unreadable lines left out", "nothing to do: what can't be read is left out"),
         (edit_rows(lambda rows: [{**row, "schema": 2} for row in rows]), "of an unknown schema left out",
          "read them with the prefixscope that wrote them"),
-        (edit_rows(not_a_number), "hold NaN or infinity", "nothing to do: such a value is in no number above"),
+        (edit_rows(not_a_number), "cached_tokens has an impossible value, read as not known: line 1, NaN is no whole",
+         "nothing to do: such a value is in no number above"),
     ],
     ids=["no manifest", "no rows", "garbage", "newer rows", "NaN"],
 )  # fmt: skip
@@ -128,7 +129,7 @@ def test_a_stop_by_hand_is_told_with_the_way_on(tmp_path: Path) -> None:
         (only_first, "No prompt was sent twice, so nothing can be said about prefix reuse yet"),
         (edit_rows(lambda rows: []), "No request has been measured yet"),
         (edit_rows(all_failed), "503: overloaded"),
-        (edit_rows(not_a_number), "rows hold NaN or infinity, which is read as not measured"),
+        (edit_rows(not_a_number), "first_token_ms has an impossible value, read as not known: line 1, Infinity is no"),
         (edit_rows(other_types), "prefixscope run -o RUN --resume"),
         (edit_rows(lambda rows: [{**row, "schema": 2} for row in rows]), "of an unknown schema left out"),
         (two_releases, "Engines of 2 vLLM releases answered (0.29.0, 0.30.0)"),

@@ -20,8 +20,7 @@ def hits_by_send(table: pd.DataFrame, *, configs: Sequence[str] | None = None) -
 
     ``table`` is ``frames.hits``; ``configs`` picks configurations and their order.
     """
-    known = table["cached_tokens"].notna() & table["prompt_tokens"].notna()
-    rows = table[table["send"].isin(["cold", "repeat"]) & (table["index"] <= 3) & known]
+    rows = table[table["send"].isin(["cold", "repeat"]) & (table["index"] <= 3) & table["cached_tokens"].notna()]
     rows, names = longest(rows, configs)
     if not len(rows):
         return None
@@ -66,8 +65,7 @@ def hits_by_send(table: pd.DataFrame, *, configs: Sequence[str] | None = None) -
 
 def hits_by_length(table: pd.DataFrame, *, configs: Sequence[str] | None = None) -> Any:
     """Hit length of sends 2 and 3 against prompt length, one panel per configuration, with the line of a full hit."""
-    known = table["cached_tokens"].notna() & table["prompt_tokens"].notna()
-    rows = table[(table["send"] == "repeat") & table["index"].isin([2, 3]) & known]
+    rows = table[(table["send"] == "repeat") & table["index"].isin([2, 3]) & table["cached_tokens"].notna()]
     rows, names = pick(rows, configs)
     lengths = rows.groupby("config")["tokens"].nunique()
     names = [name for name in names if lengths.get(name, 0) > 1]

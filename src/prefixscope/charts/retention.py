@@ -127,7 +127,7 @@ def cost_against_shortfall(table: pd.DataFrame) -> Any:
 
 def _recommended(table: pd.DataFrame, tokens: int) -> pd.Series[Any] | None:
     """The recommended interval's row of that prompt; None where no interval does better than what is the default."""
-    tried = table[(table["interval_order"] > 0) & table["hit_2"].notna() & table["short_2"].notna()]
+    tried = table[(table["interval_order"] > 0) & table["hit_2"].notna()]
     base = table[(table["interval_order"] <= 0) & (table["tokens"] == tokens)]["hit_2"].dropna()
     if not len(tried) or not len(base):
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ def _report(options: argparse.Namespace) -> int:
             remedy="prefixscope report RUN, with the folder that prefixscope run wrote, or prefixscope report "
             "--verify FILE",
         )
+    from prefixscope import frames, redact
     from prefixscope.report import render_report
 
     folder = Path(options.run)
@@ -41,6 +43,8 @@ def _report(options: argparse.Namespace) -> int:
     out = render_report(folder, out=out, include_text=options.include_text)
     print(out)
     print(_digest(out))
+    for problem in frames.problems(folder):
+        print(f"warning: {redact.clean(problem)}", file=sys.stderr)
     if options.include_text:
         print("answers are in it; prompts are not: a run keeps their seed, length and digest, never their text")
     return DONE

@@ -61,7 +61,8 @@ class Change:
     """One cell on two sides.
 
     ``code`` is same · lower · higher, or why that can't be told: varies (repeats overlap) · not cold (its first send
-    hit something) · not reported · failed · another prompt (not the same length, so not compared).
+    hit something) · not reported · doubtful (its row says nothing possible of it) · failed · another prompt (not the
+    same length, so not compared).
     """
 
     cell: Cell
@@ -139,6 +140,8 @@ def changes(base: Mapping[Cell, Seen], other: Mapping[Cell, Seen]) -> tuple[Chan
 def _code(base: Seen, other: Seen, hot: bool) -> str:
     if any(one.failed and not one.prompt_tokens for one in (base, other)):
         return "failed"
+    if any(one.verdict == "inconclusive" and not one.cached for one in (base, other)):
+        return "doubtful"
     if base.prompt_tokens != other.prompt_tokens or base.shared_tokens != other.shared_tokens:
         return "another prompt"
     if not base.cached or not other.cached:

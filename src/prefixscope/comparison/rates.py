@@ -24,6 +24,8 @@ MATERIAL = 1.25
 POINTS = 0.05
 """The same for shares: 5 percentage points."""
 COLD, WARM, FOLLOWS = "first token, cold", "first token, same hit", "first token, other hit"
+_UNMOVED = ("same", "not reported", "doubtful")
+"""Of a hit: no change of it is known."""
 
 
 _STREAMED = (
@@ -88,7 +90,7 @@ def _first_tokens(found: Sequence[Change]) -> Iterable[_Pairs]:
     groups: dict[str, list[tuple[tuple[float, ...], tuple[float, ...]]]] = {COLD: [], WARM: [], FOLLOWS: []}
     for one in found:
         if one.base.times_ms and one.other.times_ms and _asked(one.cell) and one.code != "another prompt":
-            what = COLD if one.cell.send == "cold" else WARM if one.code in ("same", "not reported") else FOLLOWS
+            what = COLD if one.cell.send == "cold" else WARM if one.code in _UNMOVED else FOLLOWS
             groups[what].append((one.base.times_ms, one.other.times_ms))
     return (_Pairs(what, "", "ms", values) for what, values in groups.items())
 

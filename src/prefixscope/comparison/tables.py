@@ -124,6 +124,7 @@ def _said(one: Change) -> str:
         "varies": "can't tell: repeats overlap",
         "not cold": "can't tell: its first send hit something",
         "not reported": "can't tell: not reported",
+        "doubtful": "can't tell: its row says nothing possible",
         "failed": "can't tell: failed",
     }[one.code]
 

@@ -27,7 +27,7 @@ from prefixscope.frames.outputs import answers, comparisons, equality
 from prefixscope.frames.predicted import predicted, predicted_cases, predicted_versions
 from prefixscope.frames.pressed import TIE, pressed
 from prefixscope.frames.requests import current, repeats, send_label, sends, worst
-from prefixscope.frames.rows import doubts, forget, load_run, read_rows, trace_headers, warning
+from prefixscope.frames.rows import doubts, forget, load_run, problems, read_rows, trace_headers, warning
 from prefixscope.frames.served import facts
 from prefixscope.frames.summaries import (
     agreement,
@@ -85,6 +85,7 @@ __all__ = [
     "predicted_sweep",
     "predicted_versions",
     "pressed",
+    "problems",
     "read_rows",
     "record",
     "repeats",

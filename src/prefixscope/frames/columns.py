@@ -30,7 +30,7 @@ def whole(value: Any) -> int | None:
         return None
     try:
         return int(value) if math.isfinite(float(value)) else None
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 
@@ -53,7 +53,7 @@ def _times(values: Sequence[Any]) -> pd.Series[Any]:
 def _real(value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return math.nan
 
 

@@ -92,8 +92,8 @@ def _generation(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def measured(frame: pd.DataFrame) -> pd.DataFrame:
-    """The answers that count: a failed one is left out."""
-    return frame[frame["status"] == "ok"]
+    """The answers that count: failed ones are left out, and those of which it is not known who gave them."""
+    return frame[(frame["status"] == "ok") & frame["arm"].isin(["A", "B"]) & frame["label"].notna()]
 
 
 def arm_labels(frame: pd.DataFrame) -> tuple[str, str]:

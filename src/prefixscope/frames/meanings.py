@@ -58,7 +58,7 @@ COLUMNS: Mapping[str, Meaning] = {
     "index": Meaning("how many times this prompt had been sent, this one included", null=_OLD),
     "send_label": Meaning("what a reader calls the send"),
     "prompt_tokens": Meaning("prompt length as the server counted it", unit="tokens", null=_FAILED),
-    "cached_tokens": Meaning("hit length", unit="tokens", null="not reported; that is not zero"),
+    "cached_tokens": Meaning("hit length", unit="tokens", null="not reported, or it can't be told; that is not zero"),
     "cached_min": Meaning("shortest hit of the row's sends", unit="tokens", null="not reported"),
     "cached_max": Meaning("longest hit of the row's sends", unit="tokens", null="not reported"),
     "shared_tokens": Meaning(

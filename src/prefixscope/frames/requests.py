@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from prefixscope import impossible
 from prefixscope.frames.attempts import counted
 from prefixscope.frames.columns import BOOL, FLOAT, INT, TEXT, TIME, make_frame, whole
 from prefixscope.frames.rows import Rows, dict_in, of_kind, read_rows, scheduler_block, setting_columns
@@ -43,7 +44,8 @@ def sends(run_dir: Path) -> pd.DataFrame:
     send, index        —         cold 1, repeat 2, 3 …, control, new_ending, follow_up
     send_label         string    ``send 1 (cold)``, ``send 2``, ``different text`` …
     prompt_tokens      Int64     as the server counted; null where it failed or said nothing
-    cached_tokens      Int64     the hit length; null where the server does not report it (not zero)
+    cached_tokens      Int64     the hit length; null where the server does not report it (not zero), and where
+                                 its row has no prompt tokens: a hit can't be judged without them
     shared_tokens      Int64     exact common prefix with an earlier send; null where unknown
     short_tokens       Int64     prompt tokens − cached tokens; null where either is
     first_token_ms     float64   time to first token in ms; NaN where not measured
@@ -62,6 +64,9 @@ def sends(run_dir: Path) -> pd.DataFrame:
         prompt, metrics = dict_in(row, "prompt"), dict_in(row, "metrics")
         send, index = str(row.get("send")), whole(row.get("index"))
         total, cached = whole(row.get("prompt_tokens")), whole(row.get("cached_tokens"))
+        # A hit length is judged against its prompt: where either can't be known, the hit can't be told.
+        untold = impossible.taken_out(row, "cached_tokens", "prompt_tokens") or (total is None and cached is not None)
+        cached = None if total is None else cached
         queries, hits = whole(metrics.get("queries")), whole(metrics.get("hits"))
         replayed = predicted.get(str(row.get("request_id")), {})
         expected = whole(replayed.get("predicted_tokens"))
@@ -70,6 +75,7 @@ def sends(run_dir: Path) -> pd.DataFrame:
             **setting_columns(row),
             "model": row.get("model") or None,
             "prompt": prompt.get("name"),
+            "cached_tokens": cached,
             "tokens": prompt.get("tokens") or total,
             "send_label": send_label(send, index),
             "short_tokens": total - cached if total is not None and cached is not None else None,
@@ -80,7 +86,7 @@ def sends(run_dir: Path) -> pd.DataFrame:
             "predicted_agrees": None if expected is None or cached is None else expected == cached,
             "metrics_agree": None if hits is None or cached is None else hits == cached,
         }
-        found["verdict"] = _send_verdict(found, block)
+        found["verdict"] = "inconclusive" if untold else _send_verdict(found, block)
         out.append(found)
     frame = make_frame(out, SEND_COLUMNS)
     served = frame.groupby("setting_id")["model"].transform("nunique") if len(frame) else 0

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from prefixscope import standing
+from prefixscope import impossible, standing
 from prefixscope.frames.columns import whole
+from prefixscope.quantities import count
 from prefixscope.setting import Interval, interval_label
 
 Rows = list[dict[str, Any]]
+MOST_NAMED = 5
+"""Impossible values of one field that are named one by one."""
 
 
 def load_run(run_dir: Path) -> dict[str, Any]:
@@ -47,6 +50,11 @@ def doubts(run_dir: Path) -> list[str]:
     return found
 
 
+def problems(run_dir: Path) -> list[str]:
+    """One sentence for each thing that is wrong with the manifest, with the rows, or between them."""
+    return doubts(run_dir) + read_rows(run_dir)[1]
+
+
 _REMEDIES = {
     "run.json is missing or damaged": (
         "no-manifest",
@@ -59,40 +67,40 @@ _REMEDIES = {
     ),
     "of an unknown schema": ("unknown-schema", "read them with the prefixscope that wrote them"),
     "newer schema": ("unknown-schema", "pip install --upgrade prefixscope"),
-    "NaN or infinity": ("not-a-number", "nothing to do: such a value is in no number above"),
+    "an impossible value": (
+        "impossible-value",
+        "nothing to do: such a value is in no number above; to have one, measure again in a new run",
+    ),
 }
 
 
 def warning(problem: str) -> dict[str, str]:
-    """A sentence of ``doubts`` or ``read_rows`` as a warning of the run, with the remedy of its kind."""
+    """A sentence of ``problems`` as a warning of the run, with the remedy of its kind."""
     left_out = ("unreadable-rows", "nothing to do: what can't be read is left out, everything else was read")
     code, remedy = next((found for words, found in _REMEDIES.items() if words in problem), left_out)
     return {"stage": "", "code": code, "detail": problem, "remedy": remedy}
 
 
 def read_rows(run_dir: Path) -> tuple[Rows, list[str]]:
-    """Every raw row in file order, and one sentence per file that held something unreadable."""
+    """Every raw row in file order without impossible values, and a sentence for each kind of thing that is wrong."""
     rows: Rows = []
-    problems: list[str] = []
+    wrong: list[str] = []
     for path in sorted((run_dir / "raw").glob("*.jsonl")):
         status = path.stat()
-        found, bad, unknown = _read_file(path, status.st_mtime_ns, status.st_size)
+        found, here = _read_file(path, status.st_mtime_ns, status.st_size)
         rows += found
-        if bad:
-            why = " (an interrupted write)" if bad == 1 else ""
-            problems.append(f"raw/{path.name}: {bad} unreadable line{'s' * (bad != 1)} left out{why}")
-        if unknown:
-            problems.append(f"raw/{path.name}: {unknown} row{'s' * (unknown != 1)} of an unknown schema left out")
-    return rows, problems
+        wrong += here
+    return rows, wrong
 
 
 @lru_cache(maxsize=16)
-def _read_file(path: Path, changed_ns: int, size: int) -> tuple[Rows, int, int]:
-    """Rows of one file, unreadable lines, rows of another schema; read once as long as the file stays as it is."""
+def _read_file(path: Path, changed_ns: int, size: int) -> tuple[Rows, list[str]]:
+    """Rows of one file, and what is wrong with it; read once as long as the file stays as it is."""
     rows: Rows = []
     bad = unknown = 0
+    odd: dict[str, list[str]] = {}
     with path.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
+        for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
             try:
@@ -103,8 +111,22 @@ def _read_file(path: Path, changed_ns: int, size: int) -> tuple[Rows, int, int]:
             if not isinstance(row, dict) or row.get("schema", 1) != 1:
                 unknown += 1
                 continue
+            row, why = impossible.judged(row)
+            for field, words in why.items():
+                odd.setdefault(field, []).append(f"line {number:,}, {words}")
             rows.append({**row, "stage": row.get("stage") or path.stem})
-    return rows, bad, unknown
+    return rows, [f"raw/{path.name}: {one}" for one in _wrong(bad, unknown, odd)]
+
+
+def _wrong(bad: int, unknown: int, odd: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """A sentence each for unreadable lines, rows of another schema and, field by field, impossible values."""
+    if bad:
+        yield f"{count(bad, 'unreadable line')} left out{' (an interrupted write)' if bad == 1 else ''}"
+    if unknown:
+        yield f"{count(unknown, 'row')} of an unknown schema left out"
+    for field, places in odd.items():
+        more = [count(len(places) - MOST_NAMED, "more line")] if len(places) > MOST_NAMED else []
+        yield f"{field} has an impossible value, read as not known: {'; '.join([*places[:MOST_NAMED], *more])}"
 
 
 def forget() -> None:
@@ -152,14 +174,15 @@ def setting_columns(row: Mapping[str, Any]) -> dict[str, Any]:
     setting = dict_in(row, "setting")
     interval: Interval = setting.get("interval")
     order = -1.0 if interval is None else float(interval) if isinstance(interval, int) else math.inf
+    unknown = impossible.taken_out(row, "setting", "setting.interval")
     picked = {key: setting.get(key) for key in ("drafter", "lora", "as_served", "dtype")}
     label = setting.get("label") or "unnamed"
     return {
         **picked,
         "setting": label,
         "setting_id": setting.get("id") or label,
-        "interval": interval_label(interval),
-        "interval_order": order,
+        "interval": None if unknown else interval_label(interval),
+        "interval_order": math.nan if unknown else order,
     }
 
 

@@ -270,7 +270,7 @@ def predicted_sweep(run_dir: Path) -> pd.DataFrame:
     out: Rows = []
     for row in of_kind(run_dir, "predicted_sweep"):
         interval, hits, tokens = row.get("interval"), list(row.get("hits") or ()), whole(row.get("tokens"))
-        second = whole(hits[1]) if len(hits) > 1 else None
+        second, third = (whole(hits[k]) if tokens is not None and len(hits) > k else None for k in (1, 2))
         out.append(
             {
                 "config": f"predicted by vLLM {row.get('release')}",
@@ -278,7 +278,7 @@ def predicted_sweep(run_dir: Path) -> pd.DataFrame:
                 "interval_order": math.inf if interval == "dense" else whole(interval),
                 "tokens": tokens,
                 "hit_2": second,
-                "hit_3": hits[2] if len(hits) > 2 else None,
+                "hit_3": third,
                 "short_2": None if second is None or tokens is None else tokens - second,
                 "measured": False,
                 "failed": 0,

@@ -251,4 +251,6 @@ def _yes(value: Any) -> str:
 
 
 def _interval(row: Any) -> str:
+    if pd.isna(row.interval):
+        return "not known"
     return "the release's default" if row.interval == "default" else str(row.interval)

@@ -76,7 +76,7 @@ def _streamed(table: pd.DataFrame) -> str:
 
 def _record(table: pd.DataFrame, heads: pd.DataFrame) -> Table:
     labels = table.drop_duplicates("arm").set_index("arm")["label"].to_dict()
-    arms = sorted(labels)
+    arms = [arm for arm in ("A", "B") if arm in labels]
     columns = ("what", *(str(labels[arm]) for arm in arms), *(("times", "95 %", "prompts") if len(arms) > 1 else ()))
     rows = []
     for row in frames.record(table, heads).to_dict("records"):
