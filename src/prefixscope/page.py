@@ -98,12 +98,16 @@ def script_json(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Download:
-    """One file inside the report; ``href`` is empty where it was too large, ``note`` says so."""
+    """One file inside the report; ``href`` is empty where it was too large, ``note`` says so.
+
+    ``lines`` are the digests of its lines, of a file that the report is made from.
+    """
 
     name: str
     what: str
     href: str
     note: str
+    lines: Mapping[str, Any] | None = None
 
 
 def download(name: str, what: str, text: str, *, always: bool = False) -> Download:

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from prefixscope import asked, frames, page, redact, shared, standing
+from prefixscope import asked, digests, frames, page, redact, shared, standing
 from prefixscope.errors import ReportError
 from prefixscope.geometry import BROUGHT
 from prefixscope.glossary import used
@@ -21,8 +21,9 @@ from prefixscope.quantities import count, number
 from prefixscope.replay import travel
 from prefixscope.sections import Figure, Section, command, engines, headline_figure, sections
 
-FORMAT = 1
-"""Of what a report embeds and says of itself, for whoever recomputes it."""
+FORMATS = (1, 2)
+"""Of what a report embeds and says of itself, for whoever recomputes it: the last one is written, all can be made
+again. From 2 on it keeps digests of its sources' lines."""
 MOST_RAW_ROWS = 20_000
 """Raw rows above which they are only named."""
 MOST_TRACE_BYTES = 25_000_000
@@ -82,7 +83,7 @@ def render_html(run_dir: Path, *, include_text: bool = False) -> str:
         return page_text
 
 
-def render_shared(folder: Path, *, include_text: bool = False) -> str:
+def render_shared(folder: Path, *, include_text: bool = False, form: int = FORMATS[-1]) -> str:
     """The report of what :func:`prefixscope.shared.share` wrote: nothing else of the run is looked at."""
     material = gather(folder)
     headline = headline_figure(material)
@@ -94,7 +95,7 @@ def render_shared(folder: Path, *, include_text: bool = False) -> str:
     return page.render(
         "report.html.j2",
         drawn,
-        made=json.dumps(_made(held, material, include_text=include_text), sort_keys=True),
+        made=json.dumps(_made(held, material, form, include_text=include_text), sort_keys=True),
         verdict=material.verdict,
         headline=headline if headline is not None and headline.id in drawn else None,
         words=tuple(used([material.verdict.sentence]).items()),
@@ -121,9 +122,9 @@ def downloads(folder: Path, material: Material) -> list[page.Download]:
             note = "too many to embed: left in the run directory"
             made.append(page.Download(name=shared.ROWS, what=what, href="", note=note))
         else:
-            made.append(page.download(shared.ROWS, what, (folder / "raw" / shared.ROWS).read_text(encoding="utf-8")))
+            made.append(_source(shared.ROWS, what, (folder / "raw" / shared.ROWS).read_text(encoding="utf-8")))
     manifest = (folder / shared.MANIFEST).read_text(encoding="utf-8")
-    made.append(page.download(shared.MANIFEST, "the run's manifest, shortened for sharing", manifest, always=True))
+    made.append(_source(shared.MANIFEST, "the run's manifest, shortened for sharing", manifest, always=True))
     trace = folder / (BROUGHT if material.brought else "trace") / shared.TRACE
     if trace.is_file():
         made += _trace(trace, material.headers)
@@ -142,23 +143,30 @@ def downloads(folder: Path, material: Material) -> list[page.Download]:
     ]
 
 
+def _source(name: str, what: str, text: str, *, always: bool = False) -> page.Download:
+    """A file that the page is made from, with digests of its lines."""
+    return replace(page.download(name, what, text, always=always), lines=digests.of_lines(text))
+
+
 def _trace(file: Path, headers: Sequence[dict[str, Any]]) -> list[page.Download]:
     """The trace, or where it is too large what its engines said first: verdict and geometry rest on that."""
     what = "the engines' own events, for prefixscope trace show"
     if file.stat().st_size > MOST_TRACE_BYTES:
         whole = page.Download(name=shared.TRACE, what=what, href="", note="too large: left in the run directory")
     else:
-        whole = page.download(shared.TRACE, what, file.read_text(encoding="utf-8"))
+        whole = _source(shared.TRACE, what, file.read_text(encoding="utf-8"))
     if whole.href:
         return [whole]
     first = "".join(map(shared.as_line, headers))
-    return [whole, page.download(HEADERS, "the first event of each traced engine", first, always=True)]
+    return [whole, _source(HEADERS, "the first event of each traced engine", first, always=True)]
 
 
-def _made(held: Sequence[page.Download], material: Material, *, include_text: bool) -> dict[str, Any]:
+def _made(held: Sequence[page.Download], material: Material, form: int, *, include_text: bool) -> dict[str, Any]:
     """What made this page, for whoever makes it again."""
+    lines = {one.name.removesuffix(".gz"): one.lines for one in held if one.href and one.lines is not None}
     return {
-        "format": FORMAT,
+        **({"lines": lines} if form > 1 else {}),
+        "format": form,
         "prefixscope": package_version(),
         "altair": version("altair"),
         "vl-convert": version("vl-convert-python"),

@@ -1,8 +1,10 @@
 """A report made again from what it embeds, and held against what it shows.
 
 The rows, the manifest and the trace inside the file are laid out as the folder that a report is made from
-(:mod:`prefixscope.shared`), rendered, and both pages compared piece by piece. No run directory is needed. This finds
-what was changed in the page alone or in the data alone; who changes both alike is found by the file's digest only.
+(:mod:`prefixscope.shared`), rendered, and both pages compared piece by piece. No run directory is needed. That both
+agree proves that every figure follows from the rows inside. What was edited in the page or in its data is found, and an
+edited row named by the digest that the page keeps of it (:mod:`prefixscope.edits`); who changes rows, digests and page
+alike is found by nothing in the file: that it is the same file its digest proves, given by another way.
 """
 
 from __future__ import annotations
@@ -13,18 +15,19 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from prefixscope import pieces, shared
+from prefixscope import edits, pieces, shared
+from prefixscope.difference import Difference, in_file
+from prefixscope.edits import Edit, unreadable
 from prefixscope.errors import ReportError
 from prefixscope.geometry import BROUGHT
 from prefixscope.pieces import Pieces
-from prefixscope.report import FORMAT, HEADERS, render_shared
+from prefixscope.report import FORMATS, HEADERS, render_shared
 
 MOST_PAGE_BYTES = 64 * 2**20
-SHOWN, CONTEXT = 100, 30
-"""Characters of a text that a message shows, and how many of them stand before the one that differs."""
 _TOOLS = ("prefixscope", "altair", "vl-convert")
 _NEEDS_TRACE = re.compile(
     r"blocks: |environment: (?:caption|heading|paragraph|table “What each of)|figure blocks|warnings: "
@@ -33,37 +36,26 @@ _NEEDS_TRACE = re.compile(
 """What is told from the lookups of a trace; of a run with rows the verdict is not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One place of the page: what it shows there, and what its own data give; None where it has no such place."""
-
-    place: str
-    shown: str | None
-    recomputed: str | None
-
-    def __str__(self) -> str:
-        start = _first_apart(self.shown or "", self.recomputed or "")
-        shown, recomputed = ("nothing" if one is None else _around(one, start) for one in (self.shown, self.recomputed))
-        return f"{self.place}: shown {shown}, recomputed {recomputed}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
     """What a report's data say of its page.
 
-    ``compared`` is how many places of each kind were held against each other, ``unverifiable`` sentences on what the
-    file does not hold, ``identical`` whether the page was made again to the byte.
+    ``edits`` are places of its sources that are not as the page was made from them, ``differences`` what does not
+    follow from the sources as they are. ``compared`` is how many places of each kind were held against each other,
+    ``unverifiable`` sentences on what the file does not hold, ``identical`` whether the page was made again to the
+    byte.
     """
 
     digest: str
     identical: bool
     compared: Mapping[str, int]
+    edits: tuple[Edit, ...]
     differences: tuple[Difference, ...]
     unverifiable: tuple[str, ...] = ()
 
     @property
     def agrees(self) -> bool:
-        return not self.differences
+        return not self.edits and not self.differences
 
 
 def verify(file: Path) -> Verified:
@@ -85,24 +77,40 @@ def verify(file: Path) -> Verified:
         )
     with tempfile.TemporaryDirectory(prefix="prefixscope-verify-") as folder:
         unverifiable = tuple(_lay_out(shown, made, Path(folder), file))
-        again = render_shared(Path(folder), include_text=bool(made.get("text")))
+        again = render_shared(Path(folder), include_text=bool(made.get("text")), form=made["format"])
     recomputed = pieces.read(again)
     own = recomputed.made or {}
     same_fonts = made.get("fonts") == own.get("fonts")
     if not same_fonts:
         unverifiable += ("the layout of figures drawn without scripts: this machine has other fonts (labels compared)",)
-    found = list(_differences(shown, recomputed, layout=same_fonts))
+    broken = {name: tuple(unreadable(name, text)) for name, text in shown.files.items()}
+    found = list(_differences(shown, recomputed, layout=same_fonts, but={name for name in broken if broken[name]}))
+    edited = [
+        *chain(*broken.values()),
+        *edits.found(shown.files, made.get("lines"), (one.shown or "" for one in found)),
+    ]
     if shared.TRACE in left_out:
         found = [one for one in found if not _NEEDS_TRACE.match(one.place)]
     apart = [f"{tool} {made.get(tool)} (here {own.get(tool)})" for tool in _TOOLS if made.get(tool) != own.get(tool)]
-    if apart and found:
+    if apart and found and edited:
+        # Which lines were edited is known whoever made the page; what follows from them is not.
+        found = []
+        unverifiable += (f"what follows from it: the page was made with {', '.join(apart)}",)
+    elif apart and found:
         raise ReportError(
             f"{file.name} was made with {', '.join(apart)}; made again here, {len(found):,} places differ, the first: "
             f"{found[0]}",
             cause="another version words and draws things differently, so an edit can't be told from that",
             remedy=f"pip install prefixscope=={made.get('prefixscope')}, then verify again",
         )
-    if not found and not apart and same_fonts and not unverifiable and pieces.unpacked(page) != pieces.unpacked(again):
+    if (
+        not found
+        and not edited
+        and not apart
+        and same_fonts
+        and not unverifiable
+        and pieces.unpacked(page) != pieces.unpacked(again)
+    ):
         found.append(Difference("the page's own markup, style or scripts", "changed", "as this version writes them"))
     compared = {
         "texts and table cells": len(shown.texts),
@@ -112,7 +120,12 @@ def verify(file: Path) -> Verified:
     }
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     return Verified(
-        digest=digest, identical=page == again, compared=compared, differences=tuple(found), unverifiable=unverifiable
+        digest=digest,
+        identical=page == again,
+        compared=compared,
+        edits=tuple(edited),
+        differences=tuple(found),
+        unverifiable=unverifiable,
     )
 
 
@@ -139,10 +152,10 @@ def _made(shown: Pieces, file: Path) -> dict[str, Any]:
             cause="it is no report of prefixscope, or an early version made it",
             remedy="render the run directory again: prefixscope report RUN",
         )
-    if made["format"] != FORMAT:
-        newer = isinstance(made["format"], int) and made["format"] > FORMAT
+    if made["format"] not in FORMATS:
+        newer = isinstance(made["format"], int) and made["format"] > FORMATS[-1]
         raise ReportError(
-            f"{file.name} has format {made['format']!r}, this prefixscope recomputes {FORMAT}",
+            f"{file.name} has format {made['format']!r}, this prefixscope recomputes {' and '.join(map(str, FORMATS))}",
             cause=f"prefixscope {made.get('prefixscope')} made it",
             remedy="pip install --upgrade prefixscope"
             if newer
@@ -180,13 +193,11 @@ def _lay_out(shown: Pieces, made: Mapping[str, Any], folder: Path, file: Path) -
         (place / shared.TRACE).write_text(trace, encoding="utf-8")
 
 
-def _differences(shown: Pieces, recomputed: Pieces, *, layout: bool) -> Iterator[Difference]:
-    """Every place that differs: rows that can't be read, then data, then what is drawn and told from it."""
-    unreadable = {name: found for name, text in shown.files.items() if (found := _unreadable(name, text))}
-    yield from unreadable.values()
+def _differences(shown: Pieces, recomputed: Pieces, *, layout: bool, but: set[str]) -> Iterator[Difference]:
+    """Every place that differs: data, but of these files, then what is drawn and told from it."""
     for name in dict.fromkeys((*shown.files, *recomputed.files)):
-        if name not in unreadable and shown.files.get(name) != recomputed.files.get(name):
-            yield _in_file(name, shown.files.get(name), recomputed.files.get(name))
+        if name not in but and shown.files.get(name) != recomputed.files.get(name):
+            yield in_file(name, shown.files.get(name), recomputed.files.get(name))
     yield from _apart(shown.texts, recomputed.texts)
     values = (
         {place: value for place, value in one.values.items() if layout or ", beside" not in place}
@@ -203,70 +214,3 @@ def _apart(shown: Mapping[str, str], recomputed: Mapping[str, str]) -> Iterator[
     for place in dict.fromkeys((*shown, *recomputed)):
         if shown.get(place) != recomputed.get(place):
             yield Difference(place, shown.get(place), recomputed.get(place))
-
-
-def _in_file(name: str, shown: str | None, recomputed: str | None) -> Difference:
-    """The first place of an embedded file that differs: in JSON a field, of a row where it has rows; else a line."""
-    if shown is None or recomputed is None:
-        return Difference(name, shown and "embedded", recomputed and "embedded")
-    rows = name.endswith(".jsonl")
-    if not rows and (found := _first_field(name, shown, recomputed)):
-        return found
-    theirs, ours = shown.splitlines(), recomputed.splitlines()
-    for number, (left, right) in enumerate(zip(theirs, ours, strict=False), 1):
-        if left != right:
-            place = f"{name}, {'row' if rows else 'line'} {number:,}"
-            return _first_field(place, left, right) or Difference(place, left, right)
-    return Difference(name, f"{len(theirs):,} lines", f"{len(ours):,} lines")
-
-
-def _unreadable(name: str, text: str) -> Difference | None:
-    """The first row of a file that can't be read, which is therefore left out of what is made again."""
-    for number, line in enumerate(text.splitlines() if name.endswith(".jsonl") else (), 1):
-        if line.strip() and not isinstance(_parsed(line), dict):
-            return Difference(f"{name}, row {number:,} is unreadable", line, None)
-    return None
-
-
-def _first_field(place: str, shown: str, recomputed: str) -> Difference | None:
-    """The first field that differs between two JSON texts; None where either is none, or they say the same."""
-    left, right = _parsed(shown), _parsed(recomputed)
-    if _MISSING in (left, right) or left == right:
-        return None
-    path = ""
-    while True:
-        if isinstance(left, dict) and isinstance(right, dict):
-            steps: list[Any] = [*left, *right]
-            got = [dict.get(one, step, _MISSING) for step in steps for one in (left, right)]
-        elif isinstance(left, list) and isinstance(right, list):
-            steps = [*range(max(len(left), len(right)))]
-            got = [one[step] if step < len(one) else _MISSING for step in steps for one in (left, right)]
-        else:
-            break
-        step, left, right = next((step, a, b) for step, a, b in zip(steps, got[::2], got[1::2], strict=True) if a != b)
-        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
-    told = (None if one is _MISSING else json.dumps(one, ensure_ascii=False) for one in (left, right))
-    return Difference(f"{place}, {path}" if path else place, *told)
-
-
-_MISSING = object()
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return _MISSING
-
-
-def _first_apart(left: str, right: str) -> int:
-    """The first character at which two texts differ."""
-    return next((at for at, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
-
-
-def _around(text: str, at: int) -> str:
-    """The text around one character, for a terminal: what an edited page says there is nobody's command."""
-    start = 0 if len(text) <= SHOWN or at <= SHOWN - CONTEXT else at - CONTEXT
-    part = text[start : start + SHOWN]
-    said = "".join(one if one.isprintable() else "�" for one in part)
-    return ("…" if start else "") + said + ("…" if start + SHOWN < len(text) else "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -122,15 +123,28 @@ def _verify(file: Path) -> int:
     if found.agrees:
         how = "the same to the byte" if found.identical else "the same in every place compared"
         print(f"agrees: made again from the rows it embeds, it is {how} ({compared})")
+        print(
+            "that shows that what is drawn and told follows from these rows; that they are the rows that were measured "
+            "only the sha256 above shows, if who made the file gives you the same one"
+        )
     else:
-        print(f"differs: {count(len(found.differences), 'place')} of {compared}")
-        for one in found.differences[:MOST_SHOWN]:
-            print(f"  {one}")
-        if len(found.differences) > MOST_SHOWN:
-            print(f"  … and {len(found.differences) - MOST_SHOWN:,} more")
+        places = f"{count(len(found.differences), 'place')} of {compared}"
+        if found.edits:
+            print(f"differs: {count(len(found.edits), 'place')} of what the page was made from, edited since:")
+            _listed(found.edits)
+        if found.differences:
+            print(f"so these no longer follow: {places}" if found.edits else f"differs: {places}")
+            _listed(found.differences)
     for what in found.unverifiable:
         print(f"not verifiable from this file: {what}")
     return DONE if found.agrees else FAILED
+
+
+def _listed(places: Sequence[object]) -> None:
+    for one in places[:MOST_SHOWN]:
+        print(f"  {one}")
+    if len(places) > MOST_SHOWN:
+        print(f"  … and {len(places) - MOST_SHOWN:,} more")
 
 
 def add(commands: Commands) -> None:
