@@ -94,7 +94,7 @@ def _send(
         "error": None,
         "prompt_tokens": total,
         "cached_tokens": hits,
-        "shared_tokens": {"new_ending": tokens - 200, "follow_up": tokens - 3}.get(send),
+        "shared_tokens": {"new_ending": max(tokens - 200, 0), "follow_up": tokens - 3}.get(send),
         "completion_tokens": 1,
         "first_token_ms": seconds,
         "metrics": {"queries": total, "hits": hits},

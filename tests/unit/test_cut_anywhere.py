@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from prefixscope import conclusions, material, resources, sections, verdict
+from prefixscope import conclusions, frames, material, resources, sections, verdict
 from prefixscope.notes import for_issue, incident
 from prefixscope.notes.account import account
 from prefixscope.run_files import read_rows
@@ -95,3 +95,32 @@ def test_without_any_one_field(run: Path, rows: Rows, field: str) -> None:
     lacking = {id(row) for _, row in second[:: max(1, len(second) // 12)]} | {id(row) for _, row in second[-3:]}
     write(run, [(name, {**row, field: None} if id(row) in lacking else row) for name, row in rows])
     assert told(run)
+
+
+ODD = ("many", "12", -5, True, [1], {"a": 1}, 10**400, 3.7, float("nan"), float("inf"))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_with_any_value_impossible(run: Path, rows: Rows, seed: int) -> None:
+    """Whatever stands in any field of any row, also inside a field, everything is told, and hits stay hits."""
+    draw = random.Random(seed)
+
+    def odd() -> Any:
+        value = draw.choice(ODD)
+        return value.copy() if isinstance(value, (list, dict)) else value
+
+    kept = []
+    for name, row in rows:
+        row = json.loads(json.dumps(row))
+        if draw.random() < 0.3:
+            outer = draw.choice([row, *(value for value in row.values() if isinstance(value, dict) and value)])
+            outer[draw.choice([field for field in outer if field not in ("schema", "kind")])] = odd()
+        kept.append((name, row))
+    write(run, kept)
+    assert told(run)
+    assert "## Check your server" in noted(run)
+    sent = frames.sends(run)
+    known = sent[sent["cached_tokens"].notna()]
+    assert len(known) > 50
+    assert known["cached_tokens"].between(0, known["prompt_tokens"]).all()
+    assert not (sent["first_token_ms"] < 0).any()

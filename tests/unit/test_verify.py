@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import html
 import json
 import os
 import re
@@ -13,11 +14,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from data.make_run import make_run
 
-from prefixscope import cli, page, report, verify
+from prefixscope import cli, difference, digests, page, report, shared, verify
 from prefixscope.lookups import bring
 from prefixscope.report import render_report
 from prefixscope.runs import Run
@@ -41,11 +43,11 @@ def _each_folder_is_rendered_once() -> Iterator[None]:
     """Most edits leave the data as they are: what is made again from them is then the same, and made once."""
     render, known = verify.render_shared, {}
 
-    def remembered(folder: Path, *, include_text: bool = False) -> str:
+    def remembered(folder: Path, **options: Any) -> str:
         files = [(str(file.relative_to(folder)), file.read_bytes()) for file in sorted(folder.rglob("*.json*"))]
-        key = hashlib.sha256(repr((files, include_text)).encode()).hexdigest()
+        key = hashlib.sha256(repr((files, options)).encode()).hexdigest()
         if key not in known:
-            known[key] = render(folder, include_text=include_text)
+            known[key] = render(folder, **options)
         return known[key]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -113,6 +115,7 @@ def test_a_report_agrees_with_its_own_rows(run: Path, tmp_path: Path, capsys: py
     assert digest in told
     assert "agrees: made again from the rows it embeds, it is the same to the byte" in told
     assert "not verifiable" not in told
+    assert "that they are the rows that were measured only the sha256 above shows" in told
 
 
 def test_the_sample_is_small_and_agrees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,6 +161,14 @@ def test_an_edited_row_is_named_with_its_field(made: Path, tmp_path: Path, capsy
     )
     code, told = run_cli(capsys, "report", "--verify", str(tmp_path / "edited.html"))
     assert code == 1
+    number = embedded(made.read_text(), "rows.jsonl")[1].split('"cached_tokens":6336')[0].count("\n") + 1
+    _, first, place, then = told.splitlines()[:4]
+    assert first == "differs: 1 place of what the page was made from, edited since:"
+    assert re.fullmatch(
+        rf"  rows\.jsonl, row {number} \(baseline, .+, 6,446 tokens, send \d\): edited after the page was made: "
+        r"cached_tokens is 6400, was 6336", place,
+    ), place  # fmt: skip
+    assert then.startswith("so these no longer follow: ")
     pairs = re.findall(r"^  (.+): shown (.*), recomputed (.*)$", told, re.MULTILINE)
     assert pairs
     assert all(shown != recomputed for _, shown, recomputed in pairs), told
@@ -180,6 +191,143 @@ def test_a_row_that_can_not_be_read_is_said_first(
     assert first.endswith("recomputed nothing")
 
 
+def change(name: str, number: int, edit: Callable[[dict[str, Any]], Any]) -> Callable[[str], str]:
+    """An edit of one row of an embedded file, by its number; None takes the row out."""
+
+    def made(text: str) -> str:
+        lines = embedded(text, name)[1].splitlines(keepends=True)
+        row = json.loads(lines[number - 1])
+        new = "" if edit(row) is None else shared.as_line(row)
+        return in_file(name, "".join(lines), "".join([*lines[: number - 1], new, *lines[number:]]))(text)
+
+    return made
+
+
+def _set(**values: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda row: row.update(values) or row
+
+
+def _lack(field: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda row: (row.pop(field), row)
+
+
+EDITED_ROWS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "time": (_set(first_token_ms=9.5), r"first_token_ms is 9\.5, was \d+\.\d"),
+    "not drawn": (_set(completion_tokens=77), "completion_tokens is 77, was 1"),
+    "impossible": (_set(cached_tokens="many"), r'cached_tokens is "many", was \d+'),
+    "inside": (lambda row: row["prompt"].update(tokens=77) or row, r"prompt\.tokens is 77, was \d+"),
+    "whole": (_set(prompt={"name": "x"}), 'prompt.name is "x", was ".* tokens"'),
+    "gone": (_lack("model"), 'model is nothing, was "gemma4-tiny"'),
+    "new": (_set(note="x"), 'note is "x", was nothing'),
+    "two": (_set(completion_tokens=77, shared_tokens=5), ""),
+}
+
+
+@pytest.mark.parametrize("name", EDITED_ROWS)
+def test_an_edited_row_is_named_first(
+    made: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Row, field and what stood there, whether or not anything is drawn from it; of two fields the row alone."""
+    edit, words = EDITED_ROWS[name]
+    (tmp_path / "edited.html").write_text(change("rows.jsonl", 8, edit)(made.read_text()))
+    code, told = run_cli(capsys, "report", "--verify", str(tmp_path / "edited.html"))
+    assert code == 1
+    first = told.splitlines()[2]
+    assert re.fullmatch(
+        rf"  rows\.jsonl, row 8 \(.+\): edited after the page was made{': ' if words else ''}{words}", first
+    ), first
+
+
+def test_several_edits_are_each_named(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Edits of rows, of the manifest and of the trace are told before what no longer follows from any of them."""
+    text = made.read_text()
+    for edit in (
+        change("rows.jsonl", 3, _set(completion_tokens=2)),
+        change("rows.jsonl", 90, _set(cached_tokens=1)),
+        in_file("run.json", '"cpus": "2"', '"cpus": "64"'),
+        in_file("trace.jsonl", '"n":1', '"n":7'),
+    ):
+        text = edit(text)
+    (tmp_path / "edited.html").write_text(text)
+    told = run_cli(capsys, "report", "--verify", str(tmp_path / "edited.html"))[1].splitlines()
+    assert told[1] == "differs: 4 places of what the page was made from, edited since:"
+    assert told[2].startswith("  rows.jsonl, row 3 (")
+    assert told[3].startswith("  rows.jsonl, row 90 (")
+    assert re.match(r'  run\.json, line \d+: edited after the page was made, it reads "cpus": "64"', told[4])
+    assert re.match(r"  trace\.jsonl, line \d+ \(lookup\): edited after the page was made: n is 7, was 1", told[5])
+    assert told[6].startswith("so these no longer follow: ")
+
+
+@pytest.mark.parametrize("number", [40, 0], ids=["in the middle", "the last"])
+def test_a_row_taken_out_is_told(made: Path, tmp_path: Path, number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """How many rows there were and are, and from which on they are others."""
+    text = made.read_text()
+    many = len(embedded(text, "rows.jsonl")[1].splitlines())
+    gone = number or many
+    (tmp_path / "edited.html").write_text(change("rows.jsonl", gone, lambda row: None)(text))
+    told = run_cli(capsys, "report", "--verify", str(tmp_path / "edited.html"))[1].splitlines()
+    assert told[2] == (
+        f"  rows.jsonl: it had {many:,} rows when the page was made and has {many - 1:,}: from row {gone} on they are "
+        "others"
+    )  # fmt: skip
+
+
+def test_an_edited_row_is_named_whoever_made_the_page(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another version's words can't be told from an edit, but an edited row can: it is named, the rest is left open."""
+    text = change("rows.jsonl", 11, _set(cached_tokens=1))(made.read_text()).replace("reuses nothing", "uses nothing")
+    (tmp_path / "other.html").write_text(re.sub(r"(&#34;prefixscope&#34;: &#34;)[^&]+", r"\g<1>9.9.9", text))
+    code, told = run_cli(capsys, "report", "--verify", str(tmp_path / "other.html"))
+    assert code == 1
+    assert "cached_tokens is 1, was" in told
+    assert "not verifiable from this file: what follows from it: the page was made with prefixscope 9.9.9" in told
+    assert "no longer follow:" not in told
+
+
+def test_a_page_without_digests_agrees_too(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A page of format 1 keeps no digests: it is made again to the byte, and an edit is found by what followed."""
+    (tmp_path / "shared").mkdir()
+    shared.share(run, tmp_path / "shared")
+    file = tmp_path / "old.html"
+    file.write_text(text := report.render_shared(tmp_path / "shared", form=1))
+    assert "digests&#34;" not in text
+    code, told = run_cli(capsys, "report", "--verify", str(file))
+    assert (code, "same to the byte" in told) == (0, True), told
+    file.write_text(change("rows.jsonl", 11, _set(cached_tokens=1))(text))
+    code, told = run_cli(capsys, "report", "--verify", str(file))
+    assert (code, "edited since" in told) == (1, False)
+    assert "differs: " in told
+
+
+@pytest.mark.parametrize("lines", ['{"rows.jsonl": {"lines": "x", "digests": 3}, "no.jsonl": {}}', "[1]", "{}"])
+def test_digests_that_are_none_are_an_edit_of_the_page(
+    made: Path, tmp_path: Path, lines: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Digests that were taken out or are no digests name no row; the page is not as it was made."""
+    odd = html.escape(f'"lines": {lines}, "prefixscope"')
+    text = re.sub(r"&#34;lines&#34;: .*?, &#34;prefixscope&#34;", lambda _: odd, made.read_text(), count=1)
+    (tmp_path / "odd.html").write_text(text)
+    code, told = run_cli(capsys, "report", "--verify", str(tmp_path / "odd.html"))
+    assert (code, "edited since" in told) == (1, False)
+    assert "the page's own markup, style or scripts" in told
+
+
+def test_of_very_many_lines_a_few_share_a_digest() -> None:
+    """A long file has as many digests at most as a short one; an edit is then known to a few lines."""
+    text = "".join(f'{{"row":{number}}}\n' for number in range(10_000))
+    known = digests.of_lines(text)
+    assert len(known["digests"]) <= 8 * digests.MOST
+    assert list(digests.changed(text, known)) == []
+    ((first, last, _),) = digests.changed(text.replace('"row":5000}', '"row":1}'), known)
+    assert (first, last) == (4_999, 5_001)
+
+
+def test_a_separator_inside_a_text_ends_no_line() -> None:
+    """JSON may hold every separator but the line feed as it is: a row with one is one line."""
+    assert digests.lines_of('{"a":"b\u2028c\x85d"}\n{}\n') == ['{"a":"b\u2028c\x85d"}', "{}"]
+
+
 @pytest.mark.parametrize(
     ("shown", "recomputed", "place", "said"),
     [
@@ -192,7 +340,7 @@ def test_a_row_that_can_not_be_read_is_said_first(
 )  # fmt: skip
 def test_a_difference_is_shown_where_it_is(shown: str, recomputed: str, place: str, said: str) -> None:
     """Row and field of JSON lines; of other texts the characters around the first that differs."""
-    found = verify._in_file("x.jsonl", shown, recomputed)
+    found = difference.in_file("x.jsonl", shown, recomputed)
     assert str(found) == f"{place}: {said}"
 
 
@@ -265,7 +413,7 @@ def test_a_trace_too_large_is_named(
         (lambda text: "# notes, not a page", "no report"),
         (lambda text: text[: len(text) // 2], "its end is missing"),
         (lambda text: re.sub(r'<meta name="generator"[^>]*>', "", text), "does not say how it was made"),
-        (once("&#34;format&#34;: 1", "&#34;format&#34;: 2"), "has format 2"),
+        (once("&#34;format&#34;: 2", "&#34;format&#34;: 3"), "has format 3"),
         (in_file("run.json", '"schema_version": 1', '"schema_version": 0'), "has schema 0"),
         (lambda text: re.sub(r'<a href="[^"]*" download="run.json">run.json</a>', "run.json", text), "no manifest"),
         (once(";base64,", ";base64,A"), "damaged"),
@@ -318,6 +466,11 @@ def test_what_differs_is_shown_without_control_characters(
     code, told = run_cli(capsys, "report", "--verify", str(tmp_path / "odd.html"))
     assert code == 1
     assert not set("\x1b\x07\u202e") & set(told)
+    text = change("rows.jsonl", 11, _set(**{"\x1b[2J": "\x1b[2J", "stage": "\x1b[2J"}))(made.read_text())
+    (tmp_path / "odd.html").write_text(text)
+    told = run_cli(capsys, "report", "--verify", str(tmp_path / "odd.html"))[1]
+    assert "row 11" in told
+    assert "\x1b" not in told
 
 
 def test_the_same_run_gives_the_same_bytes_anywhere(run: Path, tmp_path: Path) -> None:
