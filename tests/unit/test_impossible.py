@@ -13,6 +13,7 @@ from data.make_pair import Row, edited
 from data.make_run import make_run
 
 from prefixscope import cli, comparison, frames, impossible, pieces, verdict
+from prefixscope.replay import travel
 from prefixscope.run_files import read_rows
 
 NAN, ENDLESS = float("nan"), float("inf")
@@ -122,6 +123,17 @@ def test_frames_say_that_it_can_not_be_told(odd: tuple[Path, dict[int, str]]) ->
     assert mine["verdict"].tolist()[1:4] == ["inconclusive"] * 3
     assert mine["first_token_ms"].isna().tolist() == [False, False, False, False, True]
     assert mine["predicted_agrees"].isna().tolist()[1:4] == [True] * 3
+
+
+def test_no_case_to_replay_holds_one(tmp_path: Path) -> None:
+    """What a replay reads of a run directory itself has no measured hit where the row says an impossible one."""
+    run = make_run(tmp_path / "run", stages=("baseline", "trace"))
+    file = run / "raw" / "baseline.jsonl"
+    rows = [{**row, "cached_tokens": -1} for row in read_rows(file)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    hits = [hit for case in travel.of_run(run) for hit in case.measured.values()]
+    assert hits
+    assert set(hits) == {None}
 
 
 def test_a_hit_that_can_not_be_told_gives_no_all_clear(tmp_path: Path) -> None:
