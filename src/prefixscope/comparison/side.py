@@ -224,9 +224,9 @@ def _commands(run: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _doubts(folder: Path, run: Mapping[str, Any], sent: pd.DataFrame, problems: Sequence[str]) -> tuple[str, ...]:
-    known = run.get("problems")  # of a report: what was wrong with the rows that it was made from
-    said = [redact.clean(one) for one in known] if isinstance(known, list) else frames.doubts(folder)
-    found = [*said, *problems]
+    told = run.get("problems")  # of a report: what was wrong with the rows that it was made from
+    doubts = [redact.clean(one) for one in told] if isinstance(told, list) else frames.doubts(folder)
+    found = [*doubts, *problems]
     for stage, state in (run.get("stages") or {}).items():
         said = standing.STATES.get(str(state.get("status"))) if isinstance(state, Mapping) else None
         if said is not None:
