@@ -558,7 +558,10 @@ def test_times_are_noise_a_change_or_neither(tmp_path: Path, share: float, by: f
     if code == "can't tell":
         assert cold.needed is not None
         assert cold.needed > cold.effect.pairs
-        assert "can't be told (about" in comparison.sentence(compared(tmp_path / "before", tmp_path / "after"))
+        # As many as the one of the two kinds that needs most, and what the other needs.
+        assert "can't be told (about 98 to 99 prompts would)" in comparison.sentence(
+            compared(tmp_path / "before", tmp_path / "after")
+        )
     if code == "change":
         words = comparison.sentence(compared(tmp_path / "before", tmp_path / "after"))
         assert f"the first token of a cold prompt takes {cold.effect.value:.2f} times as long" in words
@@ -698,6 +701,40 @@ def test_no_name_in_a_figure_is_cut() -> None:
             assert re.sub(r"\s", "", str(text)) in re.sub(r"\s", "", words), name
 
 
+def rated(value: float, low: float, high: float, code: str = "can't tell") -> dict[str, Any]:
+    return {"what": f"{value} times", "run": "B against A", "times": value, "low": low, "high": high, "code": code}
+
+
+def test_an_interval_that_goes_on_is_cut_with_an_arrow() -> None:
+    """An interval from two prompts squeezes no other row: the axis ends near the values, an arrow says it goes on."""
+    rows = [rated(1.58, 1.02, 2.45), rated(0.14, 1e-6, 23771.78, "follows the hit"), rated(0.64, 0.42, 0.97)]
+    svg = display.to_svg(charts.compared_rates(frames.compared_rates(rows), title="x"))
+    ticks = re.findall(r">([\d.,]+)</text>", svg)
+    assert ticks == ["0.1", "0.2", "0.5", "1", "2"]
+    whole = display.to_svg(charts.compared_rates(frames.compared_rates([rows[0], rows[2]]), title="x"))
+    assert svg.count('aria-roledescription="point"') == whole.count('aria-roledescription="point"') + 3
+    assert "Arrow" in svg
+    assert "Arrow" not in whole
+
+
+def test_every_row_of_the_rates_is_drawn() -> None:
+    """What is equal in every pair has its point and its words too."""
+    same = rated(1.0, 1.0, 1.0, "the same in every pair")
+    assert "1.00  the same in every pair" in display.to_svg(
+        charts.compared_rates(frames.compared_rates([same]), title="x")
+    )
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.9, 1.1), (0.05, 40), (0.001, 5_000), (1e-9, 1e9)])
+def test_no_two_ticks_of_the_rates_read_the_same(low: float, high: float) -> None:
+    """From a tenth more to a billion times the ticks are few, different, and 1 is one of them."""
+    rows = [rated(low, low, low), rated(high, high, high)]
+    svg = display.to_svg(charts.compared_rates(frames.compared_rates(rows), title="x"))
+    ticks = re.findall(r">([\d.,]+)</text>", svg)
+    assert len(set(ticks)) == len(ticks) <= 10
+    assert "1" in ticks
+
+
 def test_a_page_holds_no_path_host_or_key(tmp_path: Path) -> None:
     """The page and the Markdown hold neither the runs' folders nor the machine's name, and what they embed neither."""
     before, after = make_pair(tmp_path / "private-place")
@@ -718,6 +755,7 @@ def test_the_command_prints_settings_before_results(
     shown = capsys.readouterr().out
     places = [shown.index(text) for text in ("From vLLM", before, "settings that differ", "Of 168 hit lengths")]
     assert places == sorted(places)
+    assert "looked at together, by Holm" in " ".join(shown.split())
     assert cli.main(["compare", after, before, "--json"]) == 1
     value = json.loads(capsys.readouterr().out)
     assert value["exit_code"] == 1

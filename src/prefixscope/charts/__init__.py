@@ -7,7 +7,7 @@ Charts carry no colours of ink or paper: ``theme.vega_config`` gives them, light
 from __future__ import annotations
 
 from prefixscope.charts.clock import time_spent
-from prefixscope.charts.compared import compared_hits, compared_rates, compared_sweep
+from prefixscope.charts.compared import compared_hits, compared_rates, compared_sweep, times_named
 from prefixscope.charts.drafting import accepted_by_position, balance_over_reuse, speed_by_shape, speed_title
 from prefixscope.charts.evictions import evictions_over_time
 from prefixscope.charts.hits import hits_by_length, hits_by_send
@@ -47,6 +47,7 @@ __all__ = [
     "speed_title",
     "store_ruler",
     "time_spent",
+    "times_named",
     "version_matrix",
     "with_configs",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +20,9 @@ RUNS = (GREY, BLUE, GREEN, PURPLE, ORANGE, SKY, VERMILION)
 _LINE = 32
 """Characters in a line of a name: above a panel it fits a phone."""
 _SPLIT = "split(datum.label, '\\n')"
-CODES = {"change": VERMILION, "within noise": GREY, "can't tell": GREY, "follows the hit": BLUE}
+_NO_NEWS = ("within noise", "can't tell", "the same in every pair")
+CODES = {"change": VERMILION, **dict.fromkeys(_NO_NEWS, GREY), "follows the hit": BLUE}
+_MOST_TICKS = 8
 
 
 def compared_hits(table: pd.DataFrame, *, title: str) -> Any:
@@ -36,6 +39,7 @@ def compared_hits(table: pd.DataFrame, *, title: str) -> Any:
             "role": "miss" if pd.isna(row.hit) or not row.hit else "inside" if row.hit > top * 0.45 else "outside",
             # A number beside its bar stands clear of the dashed line.
             "beside": row.full if not pd.isna(row.hit) and 0 <= row.full - row.hit < top * 0.12 else row.hit,
+            "clear": row.full if row.full < top * 0.65 else 0,
         }
         for row in table.itertuples()
     ]  # fmt: skip
@@ -51,7 +55,7 @@ def compared_hits(table: pd.DataFrame, *, title: str) -> Any:
         words.transform_filter("datum.role === 'outside'").mark_text(align="left", dx=6).encode(x="beside:Q"),
         words.transform_filter("datum.role === 'miss'")
         .mark_text(align="left", dx=6, color=VERMILION, fontWeight=600)
-        .encode(x=alt.datum(0)),
+        .encode(x="clear:Q"),
     ).properties(width=WIDTH - 40, height=_row_px(runs, 26) * len(runs))
     faceted = layers.facet(facet=_facet("panel", panels), columns=1, data=inline(data), spacing=14)
     return narrowest(faceted.properties(title=wrapped_title(title, "The dashed line is the whole prompt.")), 200)
@@ -100,15 +104,14 @@ def compared_rates(table: pd.DataFrame, *, title: str) -> Any:
         return None
     rows = rows.assign(what=_wrapped(rows["what"]), run=_wrapped(rows["run"]))
     names, runs = rows["what"].drop_duplicates().tolist(), rows["run"].drop_duplicates().tolist()
-    low, high = min(rows["low"].min(), 0.8), max(rows["high"].max(), 1.25)
-    # An interval from two prompts can reach over any scale; it is cut where the others end.
-    known = rows[rows["code"].isin(["change", "within noise", "follows the hit"])]
-    low = max(low, min(known["low"].min() * 0.8, 0.5) if len(known) else 0.25)
-    high = min(high, max(known["high"].max() * 1.25, 2.0) if len(known) else 4.0)
+    # An interval from two prompts can reach over any scale; the axis goes to twice the outermost value.
+    low = min(max(rows["low"].min(), min(rows["times"].min(), 1) / 2), 0.8)
+    high = max(min(rows["high"].max(), max(rows["times"].max(), 1) * 2), 1.25)
     data = [
         {
-            "what": row.what, "run": row.run, "times": min(max(row.times, low), high), "low": max(row.low, low),
-            "high": min(row.high, high), "code": row.code, "text": f"{row.times:.2f}  {row.code}",
+            "what": row.what, "run": row.run, "times": row.times, "low": max(row.low, low), "high": min(row.high, high),
+            "beyond": [row.low < low, row.high > high], "code": row.code,
+            "text": f"{times_named(row.times)}  {row.code}",
         }
         for row in rows.itertuples()
     ]  # fmt: skip
@@ -118,19 +121,50 @@ def compared_rates(table: pd.DataFrame, *, title: str) -> Any:
     )
     # The words stand right of the widest interval.
     x = alt.X(
-        "times:Q", title="times the base, 95 % interval", axis=alt.Axis(format=".2~f", tickCount=6),
+        "times:Q", title="times the base, 95 % interval", axis=alt.Axis(format=",.3~r", values=_log_ticks(low, high)),
         scale=alt.Scale(type="log", domain=[low, high * (high / low) ** 0.4], nice=False),
     )  # fmt: skip
     one = alt.Chart().mark_rule(strokeDash=[4, 3]).encode(x=alt.datum(1))
+    arrows = [
+        base.transform_filter(f"datum.beyond[{place}]")
+        .mark_point(shape=f"triangle-{way}", filled=True, size=80)
+        .encode(x=alt.X(f"{end}:Q"))
+        for place, (end, way) in enumerate((("low", "left"), ("high", "right")))
+        if any(item["beyond"][place] for item in data)
+    ]
     marks = alt.layer(
         one,
         base.mark_rule(strokeWidth=3, opacity=0.5).encode(x=alt.X("low:Q"), x2="high:Q"),
+        *arrows,
         base.mark_point(filled=True, size=70).encode(x=x),
-        base.mark_text(align="left", dx=8).encode(x=alt.X("high:Q"), text="text:N"),
+        base.mark_text(align="left", dx=8).encode(x=alt.datum(high), text="text:N"),
     ).properties(width=WIDTH - 120, height=_row_px(names, 24) * len(names))
     faceted = marks.facet(facet=_facet("run", runs), columns=1, data=inline(data), spacing=14)
-    words = "Left of the dashed line it is less than on the base. An interval that crosses it may be noise."
+    words = (
+        "Left of the dashed line it is less than on the base. The words count in how many were looked at together "
+        "(Holm), a bar does not: one beside the line can still be noise."
+    )
+    words += " Arrow: the interval goes on, the table says to where." if arrows else ""
     return faceted.properties(title=wrapped_title(title, words))
+
+
+def times_named(value: float) -> str:
+    """A ratio that is never told as none, nor to the hundredth of hundreds: ``0.64``, ``<0.01``, ``23,772``."""
+    return "<0.01" if value < 0.005 else f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """0.2, 0.5, 1, 2 … between the two; of many powers of ten those alone, or every so many of them."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [
+        float(f"{digit}e{power}") for power in powers for digit in (1, 2, 5) if low <= float(f"{digit}e{power}") <= high
+    ]
+    if len(ticks) < 3:
+        return [tenth / 10 for tenth in range(math.ceil(low * 10), math.floor(high * 10) + 1)]
+    if len(ticks) <= _MOST_TICKS:
+        return ticks
+    step = math.ceil(len(powers) / _MOST_TICKS)
+    return [10.0**power for power in powers if power % step == 0 and low <= 10.0**power <= high]
 
 
 def _wrapped(names: pd.Series) -> pd.Series:

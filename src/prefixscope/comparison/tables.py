@@ -172,7 +172,8 @@ def rates(pair: Pair) -> list[Table]:
     parts = (("Times and rates", False), ("The same by prompt shape", True))
     return [
         Table(
-            caption=f"{what}, {pair.other.letter} against {pair.base.letter}: medians with the range over requests.",
+            caption=f"{what}, {pair.other.letter} against {pair.base.letter}: medians with the range over requests. "
+            "“Noise or change” counts in all that were looked at together (Holm), the 95 % interval is of each alone.",
             columns=(
                 "quantity",
                 "noise or change",

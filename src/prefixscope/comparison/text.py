@@ -52,7 +52,11 @@ def _results(pair: Pair, width: int, *, named: bool) -> list[list[str]]:
         lines.append(f"hit lengths, {who}: those that changed most")
         lines += _aligned([[f"{before} → {after}", what] for what, before, after in changed], width, right=True)
     if any(not one.by_shape for one in pair.rates):
-        lines.append(f"times and rates, {who} (95 % interval)")
+        lines += textwrap.wrap(
+            f"times and rates, {who} (95 % interval of each alone; what is said counts in all that were looked at "
+            "together, by Holm)",
+            width,
+        )
         lines += _aligned(
             [[one.name, times_words(one), judged_words(one)] for one in pair.rates if not one.by_shape], width
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prefixscope.charts import listing, with_configs
+from prefixscope.charts import listing, times_named
 from prefixscope.comparison.facts import causes, different
 from prefixscope.comparison.hits import Change, Seen, middle
 from prefixscope.comparison.rates import COLD, FOLLOWS, WARM, Rate
@@ -84,9 +84,7 @@ def send_words(one: Change) -> str:
         "new_ending": f"a new ending of {number(cell.tokens)} tokens",
         "follow_up": f"the follow-up turn of {number(cell.tokens)} tokens",
     }.get(cell.send, f"{cell.label} of {number(cell.tokens)} tokens")
-    named = one.base.config
-    plain = named.startswith(("as served", AS_STARTED)) and " · " not in named
-    return what if plain else f"{what} {with_configs([named])}"
+    return f"{what}{_with([one.base.config])}"
 
 
 def hit_words(one: Seen) -> str:
@@ -110,25 +108,42 @@ def times_words(one: Rate) -> str:
             if found.low is None or found.high is None
             else f"{text} ({found.low * 100:+.1f} to {found.high * 100:+.1f})"
         )
-    text = f"{found.value:.2f} times"
-    return text if found.low is None or found.high is None else f"{text} ({found.low:.2f}–{found.high:.2f})"
+    text = f"{times_named(found.value)} times"
+    return (
+        text
+        if found.low is None or found.high is None
+        else f"{text} ({times_named(found.low)}–{times_named(found.high)})"
+    )
 
 
 def judged_words(one: Rate) -> str:
     """What may be said of a quantity that varies."""
     if one.code == "can't tell":
-        pairs = one.effect.pairs if one.effect is not None else 0
+        pairs = _pairs(one)
         if pairs < 2:
             return "can't tell: one prompt says nothing of the scatter"
         if one.needed is None:
             return "can't tell: it scatters too much"
-        return f"can't tell from {pairs:,} prompts: about {max(one.needed, pairs + 1):,} would"
+        return f"can't tell from {pairs:,} prompts: {_would([one])}"
     return {
         "change": "a change",
         "noise": "within noise",
         "same": "the same in every pair",
         "follows": "follows the hit",
     }[one.code]
+
+
+def _pairs(one: Rate) -> int:
+    return one.effect.pairs if one.effect is not None else 0
+
+
+def _would(rates: Sequence[Rate]) -> str:
+    """``about 9 to 12 prompts would``, of those of which it is known; ``about 9 would`` of one."""
+    most = sorted({max(one.needed, _pairs(one) + 1) for one in rates if one.needed is not None})
+    if not most:
+        return ""
+    span = number(most[0]) if len(most) == 1 else f"{number(most[0])} to {number(most[-1])}"
+    return f"about {span} would"
 
 
 def _hits(pair: Pair) -> str:
@@ -166,8 +181,13 @@ def _latencies(pair: Pair) -> list[str]:
         return [f"{_FIRST[one.what]} takes {times_words(one).replace(' times', ' times as long')}" for one in changed]
     if all(one.code in ("noise", "same") for one in found):
         return ["latencies differ within noise"]
-    most = [one.needed for one in found if one.needed is not None]
-    return ["whether latencies changed can't be told" + (f" (about {max(most):,} prompts would)" if most else "")]
+    return [f"whether latencies changed can't be told{_enough(found)}"]
+
+
+def _enough(rates: Sequence[Rate]) -> str:
+    """`` (about 9 to 12 prompts would)``: from so many each of what can't be told could be."""
+    text = _would([one for one in rates if one.code == "can't tell"]).removesuffix(" would")
+    return f" ({text} prompts would)" if text else ""
 
 
 def _counts(pair: Pair) -> str:
@@ -191,7 +211,7 @@ def _verdicts(pair: Pair) -> list[str]:
         if one.code != "same":
             moved.setdefault((one.base, one.other), []).append(one.config)
     if moved:
-        parts = [f"from {base} to {other} {with_configs(who)}" for (base, other), who in moved.items()]
+        parts = [f"from {base} to {other}{_with(who)}" for (base, other), who in moved.items()]
         return [f"The verdict goes {'; '.join(parts)}."]
     same = list(dict.fromkeys(one.base for one in pair.verdicts))
     return [f"Every verdict stays the same ({', '.join(same)})."] if same else []
@@ -219,7 +239,7 @@ def _speeds(pair: Pair) -> list[str]:
     if noise := [one for one in found if one.code == "noise"]:
         parts.append(f"{_quantities(noise)} {_verb(noise, 'differ')} within noise")
     if untold := [one for one in found if one.code == "can't tell"]:
-        parts.append(f"whether {_quantities(untold)} changed can't be told")
+        parts.append(f"whether {_quantities(untold)} changed can't be told{_enough(untold)}")
     return parts
 
 
@@ -230,12 +250,17 @@ def _quantities(rates: Sequence[Rate]) -> str:
         groups.setdefault(one.what, []).append(one.of)
     alike: dict[tuple[str, ...], list[str]] = {}
     for what, servers in groups.items():
-        alike.setdefault(tuple(of for of in servers if of and of != AS_STARTED), []).append(what)
-    parts = [
-        f"{' and '.join(named)} {with_configs(servers)}" if servers else " and ".join(named)
-        for servers, named in alike.items()
-    ]
+        alike.setdefault(tuple(of for of in servers if of), []).append(what)
+    parts = [f"{' and '.join(named)}{_with(servers)}" for servers, named in alike.items()]
     return " and ".join(parts)
+
+
+def _with(names: Sequence[str]) -> str:
+    """`` with MTP and no MTP``; of servers that are not ours, or of runs of one setting each, only which model."""
+    plain = [name for name in names if name.startswith(("as served", AS_STARTED))]
+    models = [model for name in plain if (model := name.partition(" · ")[2])]
+    others = [name for name in names if name not in plain]
+    return (f" of {listing(models)}" if models else "") + (f" with {listing(others)}" if others else "")
 
 
 def _verb(rates: Sequence[Rate], word: str) -> str:
