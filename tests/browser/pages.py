@@ -17,6 +17,20 @@ SHOWN = """[...document.querySelectorAll(".drawn svg")].filter(
 ).length"""
 """How many figures that were drawn beforehand are on the page."""
 
+STRUCK = """[...document.querySelectorAll(".chart.on .live svg")].flatMap((svg) => {
+  const lines = [...svg.querySelectorAll(".mark-rule.role-mark line, .mark-line.role-mark path")].flatMap((line) => {
+    const at = line.getScreenCTM(), length = line.getTotalLength();
+    const point = (n) => line.getPointAtLength(Math.min(n, length)).matrixTransform(at);
+    return Array.from({length: Math.ceil(length) + 1}, (_, n) => point(n));
+  });
+  return [...svg.querySelectorAll(".mark-text.role-mark text")].filter((text) => {
+    const box = text.getBoundingClientRect(), height = box.height / 8;
+    return text.textContent && lines.some((p) =>
+      p.x > box.left + 2 && p.x < box.right - 2 && p.y > box.top + height && p.y < box.bottom - height);
+  }).map((text) => `${svg.closest(".chart").dataset.chart}: ${text.textContent}`);
+})"""
+"""The words in a figure that a line of it goes through."""
+
 _TOO_WIDE = """[...document.querySelectorAll(".page *")].filter((item) =>
   !item.closest("SCROLLING") && item.getBoundingClientRect().right > window.innerWidth + 1
 ).map((item) => `${item.tagName}.${item.className}`)"""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cdp import Chromium, Page
-from pages import SHOWN, fits, is_quiet, opened
+from pages import SHOWN, STRUCK, fits, is_quiet, opened
 
 pytestmark = pytest.mark.browser
 
@@ -66,6 +66,15 @@ def test_headings_tables_and_figures_have_names(chromium: Chromium, file: Path) 
     assert all(row == ["img", True] for row in page.value(FIGURES))
     for landmark in ("main", "header", "footer"):
         assert page.value(f"document.querySelectorAll('{landmark}').length") == 1, landmark
+
+
+@pytest.mark.parametrize("width", [1440, 380])
+@pytest.mark.parametrize("name", [*PAGES, "compared"])
+def test_no_line_goes_through_words(chromium: Chromium, request: pytest.FixtureRequest, name: str, width: int) -> None:
+    """A boundary, the line of a whole prompt or a curve strikes through no label of its figure."""
+    page = opened(chromium.page(width=width), request.getfixturevalue(name))
+    assert page.value("document.querySelectorAll('.live svg .mark-text.role-mark text').length") > 5
+    assert page.value(STRUCK) == []
 
 
 def test_the_keyboard_reaches_the_answer(chromium: Chromium, sample: Path) -> None:

@@ -116,6 +116,50 @@ def test_chart_draws(name: str, material: Material) -> None:
     assert "undefined" not in svg
 
 
+def views(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """The parts of a specification that have a height of their own, with the layers in them."""
+    inner = [spec["spec"]] if "spec" in spec else spec.get("vconcat", [])
+    return [one for part in inner for one in views(part)] if inner else [spec]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_title_along_an_axis_is_longer_than_its_panel(name: str, material: Material) -> None:
+    """What runs along the y axis ends with it, so that in panels below each other no two lie on each other."""
+    for view in views(CASES[name][0](material).to_dict()):
+        for layer in view.get("layer", [view]):
+            title = layer.get("encoding", {}).get("y", {}).get("title") or ""
+            assert len(title) * 6 <= view["height"], title
+
+
+def test_boundaries_near_each_other_are_all_named(material: Material) -> None:
+    """Where the label of a boundary has no room beside the next one's, that one names both."""
+    stores = material.telling.stores
+    other = stores[stores["state"] == "boundary"].iloc[[0]]
+    other = other.assign(start_token=other["start_token"] - 64)
+    shown = texts(display.to_svg(charts.store_ruler(pd.concat([other, stores]), beside=material.telling.blocks)))
+    token = int(other["start_token"].iloc[0])
+    assert f"boundaries {token:,} and {token + 64:,}" in shown
+
+
+def test_seconds_saved_have_ticks_that_differ(material: Material) -> None:
+    """On an engine that saves hundredths of a second the axis tells them apart."""
+    balance = trade.over_reuse(
+        material.generations, material.resends, Mix(prompt_tokens=6446, answer_tokens=60, reuse=0.7)
+    )
+    small = balance.assign(**{name: balance[name] / 200 for name in ("net", "low", "high", "hit")})
+    ticks = [
+        text for text in texts(display.to_svg(charts.balance_over_reuse(small))) if re.match(r"[+−]?[\d.]+$", text)
+    ]
+    assert len(ticks) == len(set(ticks)) > 2
+
+
+def test_the_last_point_has_room_for_its_name(material: Material) -> None:
+    """Above the longest prompt's hit there is room for its label within the plot, over the line of a whole prompt."""
+    chart = charts.hits_by_length(material.hits, configs=["MTP"]).to_dict()
+    low, high = chart["spec"]["layer"][0]["encoding"]["y"]["scale"]["domain"]
+    assert (high - 6446) / (high - low) * chart["spec"]["height"] >= 20
+
+
 def test_an_arm_whose_speed_is_not_known_says_so_in_its_lane(material: Material) -> None:
     """A lane without a bar is not an empty one: it tells that this speed is not known, and the axis is the others'."""
     shapes = frames.by_shape(material.generations)

@@ -119,7 +119,7 @@ def balance_over_reuse(balance: pd.DataFrame, labels: tuple[str, str] = ("A", "B
     base = alt.Chart(inline(data)).encode(
         x=alt.X("reuse:Q", title="share of the prompts that were sent once before", axis=alt.Axis(format=".0%"))
     )
-    y = alt.Y("net:Q", title=f"seconds a request that {labels[0]} saves", axis=alt.Axis(format="+.1f"))
+    y = alt.Y("net:Q", title=f"seconds a request that {labels[0]} saves", axis=alt.Axis(format="+,.3~r"))
     layers = [
         alt.Chart(inline([{"zero": 0}])).mark_rule(strokeDash=[4, 3]).encode(y="zero:Q"),
         base.mark_area(opacity=0.18, color=BLUE).encode(y=alt.Y("low:Q"), y2="high:Q"),

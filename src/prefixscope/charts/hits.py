@@ -94,7 +94,9 @@ def hits_by_length(table: pd.DataFrame, *, configs: Sequence[str] | None = None)
         data += [{"config": name, "send": "full", "length": end, "hit": end, "text": ""} for end in (0, top)]
     base = alt.Chart().encode(
         x=alt.X("length:Q", title="prompt tokens", axis=count_axis(4), scale=alt.Scale(domain=[0, top], nice=False)),
-        y=alt.Y("hit:Q", title="cached tokens", axis=count_axis(4), scale=alt.Scale(domain=[0, top], nice=False)),
+        y=alt.Y(
+            "hit:Q", title="cached tokens", axis=count_axis(4), scale=alt.Scale(domain=[0, top * 1.14], nice=False)
+        ),
     )
     full = base.transform_filter("datum.send === 'full'").mark_line(strokeDash=[4, 3], strokeWidth=1, color=GREY)
     measured = base.transform_filter("datum.send !== 'full'").encode(color=colour("send", SEND_COLOURS))
@@ -107,7 +109,7 @@ def hits_by_length(table: pd.DataFrame, *, configs: Sequence[str] | None = None)
         second.mark_line(strokeWidth=1.5),
         third.mark_point(filled=False, size=110, strokeWidth=2),
         second.mark_point(filled=True, size=36),
-        labels.transform_filter("datum.below").mark_text(align="right", dx=-14, dy=-3, fontWeight=600),
+        labels.transform_filter("datum.below").mark_text(align="right", dx=-10, dy=-14, fontWeight=600),
         labels.transform_filter("!datum.below").mark_text(align="right", dx=-2, dy=-14, fontWeight=600),
     ).properties(width=260, height=190)
     faceted = chart.facet(facet=facet("config", names, width=260), columns=2, data=inline(data), spacing=24)

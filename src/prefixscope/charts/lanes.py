@@ -13,7 +13,8 @@ import pandas as pd
 from prefixscope.charts.encoding import WIDTH
 
 MOST_LANES = 8
-_CHARACTER_PX, _THINNEST_PX, _GAP_PX, _SEEN_PX = 6.2, 2.5, 1.5, 12.0
+CHARACTER_PX, _THINNEST_PX, _GAP_PX, _SEEN_PX = 6.2, 2.5, 1.5, 12.0
+_ASIDE_PX = 5.0
 _AROUND_BLOCKS, _COUNT_CHARACTERS = 16, 7
 _KINDS = {"sliding": "sliding-window", "full": "full-attention", "mamba": "Mamba"}
 _EMPTY = {"nothing": "nothing stored", "unknown": "not scanned"}
@@ -119,12 +120,17 @@ def spans(lane: Lane, state: str, window: Window) -> list[dict[str, Any]]:
 
 
 def place(
-    wanted: Iterable[tuple[dict[str, Any], bool]], window: Window, *, most: int = 3, counted: bool = True
+    wanted: Iterable[tuple[dict[str, Any], bool]],
+    window: Window,
+    *,
+    most: int = 3,
+    counted: bool = True,
+    lines: Sequence[int] = (),
 ) -> None:
     """Keep the labels of one line that have room: the first asked come first; what is left out can be counted.
 
     ``wanted`` is (span, at its right end?). A label that would leave the figure is turned to the span's other end;
-    ``side`` says where it went.
+    ``side`` says where it went, ``at`` to which token: aside of ``lines`` that would go through it.
     """
     wanted = list(wanted)
     taken: list[tuple[float, float]] = []
@@ -133,12 +139,13 @@ def place(
     # Where some are sure to be left out, each may become the one that counts them, and needs room for it.
     room = _COUNT_CHARACTERS if counted and len(wanted) > most else 0
     for span, right in wanted:
-        width = (len(span["label"]) + room) * _CHARACTER_PX
+        width = (len(span["label"]) + room) * CHARACTER_PX
         if right and window.px(span["to"]) < width:
             right = False
         if not right and window.px(span["from"]) + width > WIDTH:
             right = True
-        x = window.px(span["to"]) - width if right else window.px(span["from"])
+        span["at"] = _aside(span["to"] if right else span["from"], width, window, lines, right=right)
+        x = window.px(span["at"]) - (width if right else 0)
         fits = all(x + width + 8 <= a or b + 8 <= x for a, b in taken)
         if fits and len(taken) < most:
             taken.append((x, x + width))
@@ -150,6 +157,16 @@ def place(
     for state, number in left_out.items():
         if counted and state in last:
             last[state]["label"] += f", +{number:,}"
+
+
+def _aside(at: float, width: float, window: Window, lines: Sequence[int], *, right: bool) -> float:
+    """Where a label of so many px stands that no line goes through it; where it was if it would leave the figure."""
+    moved, way = at, -1 if right else 1
+    for token in sorted(lines, reverse=right):
+        if 0 < (token - moved) * way < window.tokens(width + _ASIDE_PX):
+            moved = token + way * window.tokens(_ASIDE_PX)
+    end = window.px(moved) + way * width
+    return moved if 0 <= end <= WIDTH else at
 
 
 def part_shown(frame: pd.DataFrame, states: Sequence[str]) -> Window:

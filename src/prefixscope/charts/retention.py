@@ -42,7 +42,7 @@ def hit_against_interval(table: pd.DataFrame) -> Any:
         for row in rows.itertuples()
     ]
     base = alt.Chart().encode(
-        y=alt.Y("interval:O", sort=order, title="retention interval, tokens"),
+        y=alt.Y("interval:O", sort=order, title=None),  # along so few rows it would be longer than they are high
         x=alt.X("hit:Q", title="cached tokens on send 2", axis=count_axis(4), scale=alt.Scale(nice=False)),
     )
     bars = base.mark_bar(height={"band": 0.66}, cornerRadiusEnd=2, color=PREDICTED if alone else MEASURED)
@@ -57,7 +57,8 @@ def hit_against_interval(table: pd.DataFrame) -> Any:
         )
     ]
     layers = [bars, limit]
-    text = "The dashed line is the whole prompt. " + ("Predicted, not measured." if alone else "Bar: measured.")
+    text = "Each row is a retention interval in tokens; the dashed line is the whole prompt. "
+    text += "Predicted, not measured." if alone else "Bar: measured."
     if rows["predicted_2"].notna().any():
         seen = alt.condition("datum.known", alt.value(1), alt.value(0))
         ring = base.encode(x="predicted:Q", opacity=seen)

@@ -107,10 +107,10 @@ def _panel(rows: list[Lane], window: Window, tokens: int, text: str, *, axis_tit
     data: list[dict[str, Any]] = []
     for row in rows:
         stored, needed, missing, evicted = (spans(row, state, window) for state in _DRAWN)
-        place([(span, False) for span in needed], window, most=1)
+        place([(span, False) for span in needed], window, most=1, lines=[tokens])
         widest = sorted(stored, key=lambda span: span["from"] - span["to"])
         absent = [(span, False) for span in (*missing, *evicted)]
-        place([*absent, *((span, True) for span in widest)], window)
+        place([*absent, *((span, True) for span in widest)], window, lines=[tokens])
         for span in missing:
             span["middle"] = (span["from"] + span["to"]) / 2
             span["cross"] = span["to"] - span["from"] > window.tokens(_CROSSED_PX)
@@ -174,9 +174,9 @@ def lane_base(data: list[dict[str, Any]], names: list[str], window: Window, *, a
 
 def lane_labels(base: Any, state: str, *, dy: int, **look: Any) -> list[Any]:
     """The words of one state's spans, above or below them, at the end where there is room."""
-    text = base.encode(text="label:N")
+    text = base.encode(text="label:N", x="at:Q")
     left = text.transform_filter(f"datum.state === '{state}' && datum.side === 'left'")
-    right = text.transform_filter(f"datum.state === '{state}' && datum.side === 'right'").encode(x="to:Q")
+    right = text.transform_filter(f"datum.state === '{state}' && datum.side === 'right'")
     return [
         left.mark_text(dy=dy, align="left", **look),
         right.mark_text(dy=dy, align="right", **look),

@@ -9,6 +9,7 @@ import pandas as pd
 
 from prefixscope.charts.encoding import WIDTH, inline
 from prefixscope.charts.lanes import (
+    CHARACTER_PX,
     Lane,
     Ranges,
     Window,
@@ -119,17 +120,18 @@ def _summary(part: pd.DataFrame) -> str:
 
 def _panel(rows: list[Lane], aims: list[int], needed: Needs, window: Window, text: str, *, axis_title: bool) -> Any:
     names = [row.name for row in rows]
+    seen = [token for token in aims if window.low <= token <= window.high]
     data: list[dict[str, Any]] = []
     for row in rows:
         kept, dropped = spans(row, "kept", window), spans(row, "dropped", window)
         widest = sorted(kept, key=lambda span: span["from"] - span["to"])
-        place([*((span, True) for span in widest), *((span, False) for span in dropped)], window)
+        place([*((span, True) for span in widest), *((span, False) for span in dropped)], window, lines=seen)
         wanted, _ = needed.get(row.gids[0], ([], []))
         asked = Lane(row.name, row.gids, row.size, {"needed": wanted}, "", False)
         outlines = spans(asked, "needed", window)
         for span in outlines:
             span["label"] = span["label"].replace("needed", "needed next", 1)
-        place([(span, False) for span in outlines], window, most=1)
+        place([(span, False) for span in outlines], window, most=1, lines=seen)
         data += [*dropped, *kept, *outlines]
     base = lane_base(data, names, window, axis_title=axis_title)
     spanned = base.encode(x2="to:Q")
@@ -145,10 +147,12 @@ def _panel(rows: list[Lane], aims: list[int], needed: Needs, window: Window, tex
     outline = spanned.transform_filter("datum.state === 'needed'").mark_bar(
         height=24, filled=False, strokeWidth=1.8, stroke=BLOCK_COLOURS["needed"]
     )
-    seen = [token for token in aims if window.low <= token <= window.high]
     marks = [{"state": "aim", "from": token, "to": token, "label": f"boundary {token:,}"} for token in seen]
     # The last ones decide the next send, so they get the room.
     place([(mark, True) for mark in reversed(marks)], window, most=_MOST_AIMS, counted=False)
+    few = len(marks) <= _MOST_AIMS
+    if few:
+        _share_labels(marks, window)
     lines = alt.Chart(inline(marks)).encode(x="from:Q")
     words = lines.encode(text="label:N", y=alt.value(-7))
     named = [
@@ -160,8 +164,21 @@ def _panel(rows: list[Lane], aims: list[int], needed: Needs, window: Window, tex
         *lane_labels(base, "dropped", dy=20),
         *lane_labels(base, "needed", dy=-19),
     ]
-    few = len(marks) <= _MOST_AIMS
     rules = lines.mark_rule(strokeWidth=1.4 if few else 0.7, opacity=1 if few else 0.5)
     drawn = [*([rules, *named] if marks else []), dropped, mixed, kept, outline, *labels]
     height = (64 if needed else 52) * len(names)
     return alt.layer(*drawn).properties(width=WIDTH, height=height, title=heading(text, offset=20))
+
+
+def _share_labels(marks: list[dict[str, Any]], window: Window) -> None:
+    """A boundary whose label has no room is named in that of the next one, where that has the room."""
+    taken, waiting = 0.0, []
+    for mark in marks:
+        if not mark["label"]:
+            waiting.append(mark["from"])
+            continue
+        text = f"boundaries {listing([number(token) for token in (*waiting, mark['from'])])}"
+        end = window.px(mark["from"])
+        if waiting and mark["side"] == "right" and end - len(text) * CHARACTER_PX >= taken:
+            mark["label"] = text
+        taken, waiting = end if mark["side"] == "right" else end + len(mark["label"]) * CHARACTER_PX, []
