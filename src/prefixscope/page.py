@@ -65,7 +65,7 @@ def render(template: str, drawn: Mapping[str, Drawn], **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["flags"] = _flags
+    environment.filters |= {"flags": _flags, "whole": _whole}
     environment.globals["most_rows"] = MOST_ROWS
     return environment.get_template(template).render(
         policy=_policy([library, script]),
@@ -159,9 +159,9 @@ class Drawn:
         least = spec.pop("usermeta", {}).get("narrowest_px", _NARROWEST_PANEL_PX if columns > 1 else _NARROWEST_PX)
         # What the drawing takes beside its plots is known here; the page gives the plots whatever room is left.
         beside = [round(_svg_width(str(vl_convert.vegalite_to_svg(config | spec))) - plot * columns, 1)]
-        if columns > 1:
-            narrow = str(vl_convert.vegalite_to_svg({**spec, "columns": 1, **config}))
-            beside.append(round(_svg_width(narrow) - plot, 1))
+        for fewer in range(columns - 1, 0, -1):
+            narrow = str(vl_convert.vegalite_to_svg({**spec, "columns": fewer, **config}))
+            beside.append(round(_svg_width(narrow) - plot * fewer, 1))
         self.embedded = {"spec": spec, "plot": plot, "columns": columns, "beside": beside, "least": least}
 
 
@@ -193,7 +193,16 @@ def _plot_width(spec: dict[str, Any]) -> tuple[float, int]:
 
 def _flags(text: str) -> Markup:
     """Escaped text in which command-line flags, and what stands between backticks, are set as code."""
-    return Markup(FLAG.sub(lambda found: f"<code>{found[1] or found[2]}</code>", str(escape(text))))
+    return Markup(FLAG.sub(lambda found: f"<code>{_words_whole(found[1] or found[2])}</code>", str(escape(text))))
+
+
+def _whole(command: str) -> Markup:
+    """An escaped command whose words with a hyphen stay in one line where they fit into one."""
+    return Markup(_words_whole(str(escape(command))))
+
+
+def _words_whole(escaped: str) -> str:
+    return re.sub(r"[^\s-]*-\S*", lambda word: f'<span class="whole">{word[0]}</span>', escaped)
 
 
 def _joined(text: Any) -> str:

@@ -111,8 +111,11 @@ def hits_by_length(table: pd.DataFrame, *, configs: Sequence[str] | None = None)
         second.mark_point(filled=True, size=36),
         labels.transform_filter("datum.below").mark_text(align="right", dx=-10, dy=-14, fontWeight=600),
         labels.transform_filter("!datum.below").mark_text(align="right", dx=-2, dy=-14, fontWeight=600),
-    ).properties(width=260, height=190)
-    faceted = chart.facet(facet=facet("config", names, width=260), columns=2, data=inline(data), spacing=24)
+    )
+    width, columns = (260, 2) if len(names) <= 4 else (230, 3)
+    faceted = chart.properties(width=width, height=190).facet(
+        facet=facet("config", names, width=width), columns=columns, data=inline(data), spacing=24
+    )
     broken = rows[(rows["index"] == 2) & (rows["verdict"] == "none")]
     if len(broken):
         first = int(broken["prompt_tokens"].min())

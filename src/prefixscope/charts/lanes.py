@@ -163,7 +163,7 @@ def _aside(at: float, width: float, window: Window, lines: Sequence[int], *, rig
     """Where a label of so many px stands that no line goes through it; where it was if it would leave the figure."""
     moved, way = at, -1 if right else 1
     for token in sorted(lines, reverse=right):
-        if 0 < (token - moved) * way < window.tokens(width + _ASIDE_PX):
+        if 0 <= (token - moved) * way < window.tokens(width + _ASIDE_PX):
             moved = token + way * window.tokens(_ASIDE_PX)
     end = window.px(moved) + way * width
     return moved if 0 <= end <= WIDTH else at

@@ -14,7 +14,7 @@
     return lines;
   };
 
-  // Plots take the room that axes and labels leave; panels stand below each other where two would be too narrow. No
+  // Plots take the room that axes and labels leave; fewer panels stand beside each other where they would be too narrow. No
   // plot gets narrower than its labels can bear: on a phone the figure is scrolled sideways instead.
   const fit = (chart, room, scheme, less = 0) => {
     let text = JSON.stringify(chart.spec);
@@ -22,10 +22,10 @@
     const spec = JSON.parse(text);
     let columns = chart.columns;
     let plot = (room - chart.beside[0] - less) / columns;
-    if (columns > 1 && plot < chart.least) {
-      columns = 1;
-      spec.columns = 1;
-      plot = room - chart.beside[1] - less;
+    while (columns > 1 && plot < chart.least) {
+      columns -= 1;
+      spec.columns = columns;
+      plot = (room - chart.beside[chart.columns - columns] - less) / columns;
     }
     plot = Math.floor(clamp(plot, chart.least, chart.columns > 1 ? chart.plot * 1.7 : 1000));
     if (spec.spec) {
