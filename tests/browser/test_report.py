@@ -202,3 +202,36 @@ def test_an_empty_run_opens(chromium: Chromium, tmp_path: Path) -> None:
     assert page.value("document.querySelectorAll('.missing pre').length") >= 6
     is_quiet(page, file)
     fits(page, 380)
+
+
+BROKEN = """(PLACE => [...document.querySelectorAll(PLACE)].flatMap((place) => {
+  const range = document.createRange(), found = [];
+  const walk = document.createTreeWalker(place, NodeFilter.SHOW_TEXT);
+  for (let node = walk.nextNode(); node; node = walk.nextNode())
+    for (const word of node.data.matchAll(/(?<!\\S)--?[a-z][\\w-]*/g)) {
+      range.setStart(node, word.index);
+      range.setEnd(node, word.index + word[0].length);
+      if (new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size > 1) found.push(word[0]);
+    }
+  return found;
+}))("pre, code")"""
+"""The flags that a line ends in the middle of."""
+
+
+@pytest.mark.parametrize("width", [1440, 380])
+def test_no_line_ends_within_a_flag(chromium: Chromium, sample: Path, width: int) -> None:
+    """A flag stands in one line, in the exact commands and in sentences, and what is copied is the command."""
+    page = opened(chromium.page(width=width), sample)
+    page.value("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+    assert page.value("document.querySelector('#commands pre').textContent").count(" --") >= 8
+    assert page.value(BROKEN) == []
+
+
+def test_the_first_numbers_are_seen_on_a_phone(chromium: Chromium, sample: Path) -> None:
+    """Beside a configuration's name the prompt's length and the hits of sends 1 and 2 need no scrolling."""
+    page = opened(chromium.page(width=380), sample)
+    page.value("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+    cell = "#hits tbody tr:last-child td:nth-child(4)"
+    assert 0 < page.value(f"document.querySelector('{cell}').getBoundingClientRect().right") <= 380
+    captions = "[...document.querySelectorAll('caption:not(.unseen)')].map((one) => one.getBoundingClientRect().right)"
+    assert max(page.value(captions)) <= 380
