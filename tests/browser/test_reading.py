@@ -28,6 +28,10 @@ ALONE = """[...document.querySelectorAll("figure")].filter((figure) =>
 PAINTED = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 FIRST_DRAWN = "performance.getEntriesByName('first figure drawn')[0]?.startTime"
 LIVE = "[...document.querySelectorAll('.live')].filter((live) => live.offsetHeight).length"
+CUT = """[...document.querySelectorAll(".drawn svg")].filter((svg) => getComputedStyle(svg).overflow !== "visible"
+  || [...svg.querySelectorAll("text")].some((text) => text.getBoundingClientRect().right > innerWidth)
+).map((svg) => svg.closest(".chart").dataset.chart)"""
+"""Figures on paper that may lose the end of a word, in a font wider than the one they were measured in."""
 PAPER = {"A4": (8.27, 11.69), "Letter": (8.5, 11.0)}
 MARGINS_IN = 2 * 14 / 25.4
 
@@ -126,4 +130,5 @@ def test_it_prints(chromium: Chromium, sample: Path, paper: str, scheme: str) ->
     assert page.value("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.value(SHOWN) == page.value("document.querySelectorAll('.chart').length")
     assert page.value(LIVE) == 0
+    assert page.value(CUT) == []
     fits(page, width, scrolling="svg *, .skip")

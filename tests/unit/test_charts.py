@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,8 @@ def views(spec: dict[str, Any]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", CASES)
 def test_no_title_along_an_axis_is_longer_than_its_panel(name: str, material: Material) -> None:
     """What runs along the y axis ends with it, so that in panels below each other no two lie on each other."""
-    for view in views(CASES[name][0](material).to_dict()):
+    few = replace(material, sweep=material.sweep[material.sweep["interval"].isin(["64", "1,024"])])
+    for view in views(CASES[name][0](few).to_dict()):
         for layer in view.get("layer", [view]):
             title = layer.get("encoding", {}).get("y", {}).get("title") or ""
             assert len(title) * 6 <= view["height"], title
