@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
@@ -10,13 +10,14 @@ from pathlib import Path
 import pandas as pd
 
 from prefixscope import frames, noise, standing, trade, verdict
-from prefixscope.diagnosis import explain
+from prefixscope.diagnosis import Diagnosis, cause_words, explain
 from prefixscope.geometry import traced
 from prefixscope.lookups import View
-from prefixscope.quantities import wilson
+from prefixscope.quantities import count, wilson
 from prefixscope.redact import inert
 from prefixscope.remedy import choose_interval
 from prefixscope.run_files import is_ours
+from prefixscope.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,8 @@ def trace(run: Path) -> Conclusion:
         )
     request = _longest(ordered, seen)
     found = explain(known, request, repeat_of=frames.repeats(sends).get(request))
-    text = " ".join(part for part in (found.sentence, found.remedy) if part)
+    other = missed_most(known, frames.causes(known), [found])
+    text = " ".join(part for part in (found.sentence, found.remedy, other) if part)
     return Conclusion(text, f"{SWEEP} measures what each retention interval brings back, and keeps.")
 
 
@@ -127,7 +129,8 @@ def block_trace(seen: View) -> Conclusion:
         )
     found = explain(seen.trace, worst.engine_request_id)
     missed = "" if worst.missed_tokens else "Nothing missed in this trace. "
-    text = " ".join(part for part in (f"{missed}{found.sentence}", found.remedy, found.price) if part)
+    other = missed_most(seen.trace, frames.causes(seen.trace), [found])
+    text = " ".join(part for part in (f"{missed}{found.sentence}", found.remedy, found.price, other) if part)
     return Conclusion(text, "`prefixscope run --serve-cmd '…'` measures each remedy on this server.")
 
 
@@ -137,6 +140,22 @@ def _longest(ordered: pd.DataFrame, traced: list[str]) -> str:
     least = rows[rows["cached_tokens"] == rows["cached_tokens"].min()]
     with_length = least if len(least) else rows
     return str(with_length.sort_values("tokens", ascending=False, kind="stable")["request_id"].iloc[0])
+
+
+def missed_most(known: Trace, tally: pd.DataFrame, told: Iterable[Diagnosis]) -> str:
+    """What missed most over a whole trace, and what brings it back, where that is none of the causes told already.
+
+    ``tally`` is ``frames.causes`` of the trace.
+    """
+    if tally.empty or not tally["missed_tokens"].iloc[0]:
+        return ""
+    top = tally.iloc[0]
+    if top["cause"] in {cause_words(one.cause) for one in told}:
+        return ""
+    return (
+        f"Over the whole trace another cause missed more: {top['cause']} ({count(int(top['lookups']), 'lookup')}, "
+        f"{top['missed_tokens']:,} tokens). {top['meaning']} {explain(known, str(top['request_id'])).remedy}"
+    )
 
 
 @_told
@@ -179,19 +198,19 @@ def equality(run: Path) -> Conclusion:
     if judged.empty:
         why = f"{len(warm)} warm answers took nothing from the cache" if len(warm) else "no answers were compared"
         return Conclusion(f"Void: {why}, so equality can't be judged.", f"{SWEEP}: find an interval that hits.")
-    same, count = int(judged["identical"].sum()), len(judged)
-    low, high = wilson(same, count)
+    same, total = int(judged["identical"].sum()), len(judged)
+    low, high = wilson(same, total)
     noise = int((~control["identical"].dropna().astype(bool)).sum())
-    text = f"{same} of {count} warm answers equal the cold ones (95 % interval {low:.0%} to {high:.0%})"
+    text = f"{same} of {total} warm answers equal the cold ones (95 % interval {low:.0%} to {high:.0%})"
     if len(control):
         text += f"; between two cold sends {len(control) - noise} of {len(control)} are equal"
-    if same < count and not len(control):
+    if same < total and not len(control):
         text += "; without the control no difference can be blamed on the cache"
-    elif same < count and noise:
+    elif same < total and noise:
         text += "; the server's own noise is of that kind, so the cache is not to blame on this evidence"
-    elif same < count:
+    elif same < total:
         text += "; two cold sends never differed, so the cache path changes answers"
-    void = len(warm) - count
+    void = len(warm) - total
     text += f"; {void} void (no hit)" if void else ""
     return Conclusion(text + ".", f"{SPECULATION} weighs what a drafter gains against the hits that it costs.")
 

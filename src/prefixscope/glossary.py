@@ -23,7 +23,8 @@ TERMS: Mapping[str, str] = {
     "retention interval": "--prefix-cache-retention-interval: 0 keeps checkpoints only where the engine expects a "
     "prompt to resume, N one more every N tokens, dense keeps every block.",
     "dense": "Every block is kept; no checkpoint is left out.",
-    "replay boundary": "Where the store side expects the next identical prompt to resume; it keeps the blocks before.",
+    "replay boundary": "Where the store side expects the next identical prompt to resume. It keeps the blocks before, "
+    "and the one that starts there where a lookup gives one up.",
     "store side": "The part of the engine that decides which blocks of a finished prompt stay in the cache.",
     "speculative decoding": "A drafter (MTP, EAGLE) guesses tokens ahead. At lookup vLLM gives up the last cached "
     "block for it, and rounds down again: the drop.",

@@ -169,6 +169,11 @@ def stored(seen: View, *, drafter: bool) -> pd.DataFrame:
     return frames.stores(seen.trace, names)
 
 
+def missing(seen: View, text: str) -> str:
+    """What to say of an empty figure: the text, where there is a trace to bear it out."""
+    return text if seen.trace.headers or seen.trace.lookups else "Not known: nothing was traced."
+
+
 def over_time(seen: View) -> pd.DataFrame:
     """``frames.lookups_over_time`` of the whole trace."""
     return frames.lookups_over_time(seen.trace)

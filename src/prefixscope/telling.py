@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from prefixscope import frames, lookups, redact
+from prefixscope.conclusions import missed_most
 from prefixscope.diagnosis import Diagnosis, explain
 from prefixscope.errors import TraceError
 from prefixscope.geometry import brought
@@ -27,8 +28,9 @@ class Telling:
 
     ``blocks`` and ``stores`` are of the sends chosen; ``beside`` is ``blocks`` with the first sends that only the store
     side shows. ``over_time``, ``evictions`` and ``tally`` are of the whole trace. ``why`` says which sends were chosen
-    and why, ``causes`` is what each is called with its diagnosis, ``engines`` what each server of the run resolved its
-    settings to, by the server's id, ``problems`` what could not be read.
+    and why, ``causes`` is what each is called with its diagnosis, ``other`` what missed more over the whole trace,
+    ``engines`` what each server of the run resolved its settings to, by the server's id, ``problems`` what could not be
+    read.
     """
 
     blocks: pd.DataFrame
@@ -39,6 +41,7 @@ class Telling:
     tally: pd.DataFrame
     engines: Mapping[str, Header]
     why: str = ""
+    other: str = ""
     causes: tuple[tuple[str, Diagnosis], ...] = ()
     problems: tuple[str, ...] = ()
 
@@ -66,7 +69,7 @@ def tell(run_dir: Path, sent: pd.DataFrame, verdict: Verdict) -> Telling:
         (labels[row.request_id], explain(trace, row.request_id, repeat_of=first.get(row.request_id)))
         for row in mine[mine["send"] == "repeat"].itertuples()
     )
-    beside = frames.blocks([trace.lookup(request) for request in labels], labels=labels)
+    beside, tally = frames.blocks([trace.lookup(request) for request in labels], labels=labels), frames.causes(trace)
     other_first = set(chosen.loc[(chosen["config"] != verdict.config) & (chosen["send"] == "cold"), "request_id"])
     keeping = [*mine["request_id"].tolist()[:2], *other_first]
     fixed = f", and the second send with {verdict.remedy_config}" if other_first else ""
@@ -76,7 +79,8 @@ def tell(run_dir: Path, sent: pd.DataFrame, verdict: Verdict) -> Telling:
         stores=frames.stores(trace, {request: labels[request] for request in labels if request in keeping}),
         over_time=frames.lookups_over_time(trace, most=MOST_POINTS),
         evictions=frames.evictions_over_time(trace),
-        tally=frames.causes(trace),
+        tally=tally,
+        other=missed_most(trace, tally, [cause for _, cause in causes]),
         engines=engines,
         why=f"{_size(trace)} Drawn are the sends of the {number(mine['tokens'].max())}-token prompt with "
         f"{verdict.config}, the longest prompt of the configuration that the verdict is about{fixed}.",
@@ -96,7 +100,8 @@ def _alone(trace: Trace) -> Telling:
         for place, one in enumerate(sends, 1)
     }
     seen = lookups.View(trace, labels, {}, {})
-    blocks = lookups.blocks(seen, drafter=True)
+    blocks, tally = lookups.blocks(seen, drafter=True), frames.causes(trace)
+    cause = explain(trace, worst.engine_request_id)
     reason = "the lookup that missed most" if worst.missed_tokens else f"none missed, so {_longest(worst)}"
     return Telling(
         blocks=blocks,
@@ -104,11 +109,12 @@ def _alone(trace: Trace) -> Telling:
         stores=lookups.stored(seen, drafter=True),
         over_time=frames.lookups_over_time(trace, most=MOST_POINTS),
         evictions=frames.evictions_over_time(trace),
-        tally=frames.causes(trace),
+        tally=tally,
+        other=missed_most(trace, tally, [cause]),
         engines={f"pid {one.pid}, {one.engine}": one for one in trace.headers},
         why=f"{_size(trace)} Drawn is {redact.clean(worst.request_id, limit=40)} ({reason}), with the sends of the "
         "same prompt around it.",
-        causes=((labels[worst.engine_request_id], explain(trace, worst.engine_request_id)),),
+        causes=((labels[worst.engine_request_id], cause),),
         problems=_doubts(trace),
     )
 

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import pandas as pd
 import pytest
 from stub import StubServer
 
+import prefixscope
 from prefixscope import notebooks
 from prefixscope.errors import RunError, TargetError
+from prefixscope.frames import columns
 from prefixscope.runs import Run
 
 ORDER = tuple(notebooks.FILES)
@@ -53,6 +56,37 @@ def test_one_cell_points_every_notebook_at_a_server(stub: StubServer, folder: Pa
     assert states == dict.fromkeys(("baseline", "equality", "speculation"), "done") | dict.fromkeys(
         ("trace", "sweep", "crosscheck"), "skipped"
     )
+
+
+def test_without_a_trace_nothing_is_cleared(stub: StubServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attached server has no tracer: every figure and table of the block trace says that nothing is known."""
+    said: list[str] = []
+
+    def shown(value: Any, *columns: str, missing: str = "", **other: Any) -> None:
+        said.append(missing if value is None or (isinstance(value, pd.DataFrame) and value.empty) else "words")
+
+    monkeypatch.setattr(prefixscope, "show", shown)
+    monkeypatch.setattr(prefixscope, "table", shown)
+    run_cells("trace", target=stub.url)
+    assert said == ["Not known: nothing was traced."] * (len(said) - 1) + ["words"]
+    assert len(said) > 5
+
+
+@pytest.mark.parametrize(
+    ("stage", "names", "said"),
+    [
+        ("equality", {"pairs": columns.make_frame([], {"identical": "boolean"})}, "No answers were compared."),
+        ("speculation", {"by_shape": columns.make_frame([], {"drafted": "Int64"})}, "No answer was streamed."),
+    ],
+)
+def test_what_was_not_asked_is_not_cleared(stage: str, names: dict[str, Any], said: str) -> None:
+    """A table that is empty for want of answers does not say that none differs, or that nothing was drafted."""
+    cells = nbformat.read(notebooks.path(stage), as_version=4).cells
+    cell = next(one for one in cells if one.cell_type == "code" and said in one.source)
+    seen: list[str] = []
+    names |= {"table": lambda frame, *columns, missing: seen.append(missing)}
+    exec(compile(cell.source, stage, "exec"), names)
+    assert seen == [said]
 
 
 def test_another_target_has_a_run_of_its_own(stub: StubServer, folder: Path) -> None:

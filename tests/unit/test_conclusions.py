@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from prefixscope import conclusions, material, resources
+from prefixscope import conclusions, frames, lookups, material, open_run, resources
+from prefixscope.diagnosis import Diagnosis
+from prefixscope.sections import blocks
 from prefixscope.sections.hits import hit_lengths
 
 
@@ -36,6 +38,24 @@ def test_the_trace_names_the_missing_blocks(sample: Path) -> None:
     text = conclusions.trace(sample).text
     for part in ("166–198", "168–200", "166–167", "--prefix-cache-retention-interval"):
         assert part in text
+
+
+def test_the_cause_that_missed_most_is_told_beside_that_of_the_repeat(sample: Path) -> None:
+    """New endings missed 29,824 tokens, repeats 23,424: both are told, in the notebook and on the page."""
+    other = "no checkpoint at the end of the shared part (8 lookups, 29,824 tokens)"
+    text = conclusions.trace(sample).text
+    assert text.index("166–167 were never kept") < text.index(other)
+    assert "Send another prompt with the same part" in text.partition(other)[2]
+    assert other in dict(blocks.block_trace(material.gather(sample)).findings)["Missed most"]
+
+
+def test_the_cause_that_missed_most_is_not_told_twice(sample: Path) -> None:
+    """Where the repeat's own cause leads the table, nothing is added."""
+    trace = lookups.of_run(open_run(str(sample), "sample"), []).trace
+    tally = frames.causes(trace)
+    told = [Diagnosis("shared_part", "", (), "", "")]
+    assert conclusions.missed_most(trace, tally, told) == ""
+    assert conclusions.missed_most(trace, tally.head(0), []) == ""
 
 
 def test_equality_has_its_interval_and_its_control(sample: Path) -> None:

@@ -154,7 +154,10 @@ def test_cause(note: str, sample: Path) -> None:
     assert f"needs blocks {ranges_text([view.needed])}" in told
     for ranges in ([view.needed], view.cached, view.missing, kept.kept):
         assert ranges_text(ranges) in told
-    assert "the store side keeps the blocks before the replay boundary" in told
+    assert kept.kept == ((168, 201),), "block 200 holds tokens 6,400 to 6,431: it is kept, and not before the boundary"
+    assert "keeps the blocks up to and including 200, the one at the replay boundary 6,400, where it expects" in told
+    assert "| 168–200 (33) | 6,400 (in block 200) |" in told
+    assert "| 0–99 (100) | 6,400 (in block 100) |" in told
     assert "both sides are recorded, the lookup's and the store's" in told
     assert "With MTP + LoRA, interval 1,024" in told or "With MTP, interval 1,024" in told
     assert re.search(r"gives the measured hit, to the token, in \d+ of \d+ sends", told)

@@ -124,11 +124,11 @@ def test_store_side_of_the_incident(recorded: Trace) -> None:
     table = frames.stores(recorded, {"cpu-1": "send 1", "cpu-2": "send 2"})
     assert set(table["state"]) == {"kept", "dropped", "boundary"}
     chart = charts.store_ruler(table)
-    assert display.title_of(chart) == "send 1 keeps 265 of 1,105 blocks, before the boundary 6,400"
+    assert display.title_of(chart) == "send 1 keeps 265 of 1,105 blocks; replay boundary 6,400"
     shown = texts(chart)
     for words in ("kept 168–200", "dropped 0–167", "kept 0–99", "boundary 6,400"):
         assert words in shown, words
-    assert "send 2: keeps 275 of 1,105 blocks, before the boundaries 6,336 and 6,400" in shown
+    assert "send 2: keeps 275 of 1,105 blocks; replay boundaries 6,336 and 6,400" in shown
 
 
 def test_dropped_is_told_from_kept_without_colour(recorded: Trace) -> None:

@@ -108,13 +108,13 @@ def _aims(part: pd.DataFrame) -> list[int]:
 
 
 def _summary(part: pd.DataFrame) -> str:
-    """``keeps 265 of 1,105 blocks, before the boundary 6,445``."""
+    """``keeps 265 of 1,105 blocks; replay boundary 6,400``."""
     size = (part["stop"] - part["start"]).fillna(0)
     kept, dropped = (int(size[part["state"] == state].sum()) for state in ("kept", "dropped"))
     aims = _aims(part)
-    end = f", before the {'boundaries' if len(aims) > 1 else 'boundary'} {listing([number(one) for one in aims])}"
+    end = f"; replay {'boundaries' if len(aims) > 1 else 'boundary'} {listing([number(one) for one in aims])}"
     if len(aims) > 3:
-        end = f", before {len(aims):,} boundaries"
+        end = f"; {len(aims):,} replay boundaries"
     return f"keeps {number(kept)} of {number(kept + dropped)} blocks{end if aims else ''}"
 
 

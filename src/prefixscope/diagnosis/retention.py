@@ -64,7 +64,6 @@ def windows_dont_meet(case: Case) -> Diagnosis | None:
     last = view.needed[1] if case.repeats else view.needed[1] - 1
     beside = [one for one in stored.kept if view.needed[0] < one[0] <= last and view.needed[1] <= one[1]]
     aims = sorted({one // case.unit * case.unit for one in stored.boundaries})
-    aim = f" the replay boundary {aims[-1]:,}, where it expects the next identical prompt to resume" if aims else ""
     candidate = case.lookup.candidate_tokens
     if view.group.kind == "mamba" and (not case.repeats or (case.never_made(view) and candidate not in aims)):
         return None
@@ -92,10 +91,23 @@ def windows_dont_meet(case: Case) -> Diagnosis | None:
         "windows_dont_meet",
         f"{case.ending} the hit: a hit at {tokens_text(candidate)} needs "
         f"{_blocks([view.needed])}, {there}, {_never(view)} kept, {outcome}. In vLLM {case.header.version} the store "
-        f"side keeps the blocks before{aim or ' the end of the prompt'}; {lands}.",
+        f"side keeps {_aimed(beside, aims, view.group.block_size)}; {lands}.",
         _make_them_meet(case),
         price(case),
     )
+
+
+def _aimed(kept: list[Range], aims: list[int], size: int) -> str:
+    """Which blocks the store side keeps at the last boundary it aims at: before it, or the one that starts there too.
+
+    Where a lookup gives up its last block, vLLM keeps one block more, past the boundary, for it to give up.
+    """
+    if not aims:
+        return "the blocks before the end of the prompt"
+    aim = f"the replay boundary {aims[-1]:,}, where it expects the next identical prompt to resume"
+    if any(stop - 1 == aims[-1] // size for _, stop in kept):
+        return f"the blocks up to and including {aims[-1] // size:,}, the one at {aim}"
+    return f"the blocks before {aim}"
 
 
 def _make_them_meet(case: Case) -> str:

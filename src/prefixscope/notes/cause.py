@@ -129,10 +129,12 @@ def blocks(told: Account) -> Markdown | None:
                 _counted(view.cached) if view.known else "not scanned",
                 _counted(view.missing) if view.missing else "none",
                 "not traced" if stored is None else _counted(stored.kept),
-                "not traced" if stored is None else _boundaries(stored.boundaries, told.main.header),
+                "not traced"
+                if stored is None
+                else _boundaries(stored.boundaries, told.main.header, view.group.block_size),
             )
         )
-    columns = ("groups", "needed", "stored when asked", "missing", "kept by the send before", "kept before token")
+    columns = ("groups", "needed", "stored when asked", "missing", "kept by the send before", "replay boundary, token")
     return table(columns, rows)
 
 
@@ -186,7 +188,8 @@ def _counted(ranges: Ranges | list[tuple[int, int]]) -> str:
     return f"{ranges_text(ranges, limit=3)} ({total:,})" if total else "none"
 
 
-def _boundaries(tokens: tuple[int, ...], header: Header) -> str:
+def _boundaries(tokens: tuple[int, ...], header: Header, size: int) -> str:
+    """The boundaries that the store side aimed at, each with the block of the group that holds it."""
     unit = header.alignment or header.scheduler_block
     aims = sorted({one // unit * unit for one in tokens})
-    return ", ".join(f"{one:,}" for one in aims) or "—"
+    return ", ".join(f"{one:,} (in block {one // size:,})" for one in aims) or "—"

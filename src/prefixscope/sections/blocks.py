@@ -77,6 +77,7 @@ def block_trace(material: Material) -> Section:
         help_text = (("Remedy", sentence(cause.remedy)), ("Its price", sentence(cause.price)))
         findings += [] if help_text in said else [row for row in help_text if row[1]]
         said.add(help_text)
+    findings += [("Missed most", sentence(told.other))] if told.other else []
     seen = tuple((label, sentence(line)) for label, cause in told.causes for line in cause.evidence)
     texts = [text for _, text in (*findings, *seen)] + [figure.before for figure in figures]
     texts += [*map(str, told.tally["cause"]), *map(str, told.blocks["group"].drop_duplicates())]
