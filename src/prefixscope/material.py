@@ -12,6 +12,7 @@ import pandas as pd
 from prefixscope import collect_env, frames, redact
 from prefixscope.frames.columns import TEXT
 from prefixscope.frames.rows import dicts_in
+from prefixscope.frames.served import BY_SERVER, CACHED, answered
 from prefixscope.geometry import BROUGHT, brought
 from prefixscope.quantities import count, number, span
 from prefixscope.telling import Telling, tell
@@ -25,13 +26,6 @@ NAMES = {
 
 _TRUTHS = {"True": "yes", "False": "no", "None": ""}
 
-
-BY_SERVER = (
-    "served models", "LoRA names", "speculative decoding", "draft tokens a step", "pool, blocks", "pool, tokens",
-    "block size reported, tokens", "Mamba block, tokens", "retention interval reported",
-    "batched tokens a step, at most",
-)  # fmt: skip
-"""Facts that depend on how a server was started."""
 
 MOST_LENGTHS = 60
 """Prompt lengths that figures and tables show; of more, so many spread evenly, the shortest and the longest too."""
@@ -177,6 +171,9 @@ def facts(material: Material) -> list[tuple[str, str, str]]:
     asked, own = _first_asked(material), _of_verdict(material)
     for item in run["facts"]:
         name, value, source = str(item["name"] or ""), plain(item["value"]), item["source"] or ""
+        if name == CACHED and item["value"] is None:
+            said, source = answered(_cached(material))
+            value = said or ""
         if asked and name in BY_SERVER:
             rows += [(name, *own[name])] if name in own else [(f"{name} ({asked})", value, source)]
         else:
@@ -187,6 +184,11 @@ def facts(material: Material) -> list[tuple[str, str, str]]:
     ]
     rows += [(name, value, collect_env.SOURCE) for name, value in collect_env.told(run)]
     return [row for row in dict.fromkeys(rows) if row[1]]
+
+
+def _cached(material: Material) -> Iterable[Any]:
+    for frame in (material.sent, material.answers, material.generations):
+        yield from frame.loc[frame["status"] == "ok", "cached_tokens"]
 
 
 def verdict_server(material: Material) -> str | None:

@@ -34,7 +34,10 @@ class Trade:
     hit_net_s : the net if A's second send hit as its third one does; None where the third hits no more.
     rates, hits : tokens/s over the paired prompts, and cached tokens on the second send, of (A, B).
     break_even : the share of reuse at which the net is nothing; None where no share from 0 to 1 is.
+    even_between : the shares between which the net's interval holds nothing; None where it does at none.
     taken_from : the stage that sent the long prompts, where it was another than the one that streamed.
+    scatter : by which share equal first-token times scatter; NaN where nothing tells.
+    sends : the fewest and the most times that a long prompt was timed as the how-manieth send.
     """
 
     mix: Mix
@@ -46,11 +49,83 @@ class Trade:
     rates: tuple[float, float]
     hits: tuple[int | None, int | None]
     break_even: float | None
+    even_between: tuple[float, float] | None = None
     taken_from: str | None = None
+    scatter: float = math.nan
+    sends: tuple[int, int] = (1, 1)
 
 
 def weigh(generations: pd.DataFrame, resends: pd.DataFrame, mix: Mix) -> Trade | None:
     """The trade for one mix; None where an arm lacks answers, or the resends of a prompt of that length."""
+    found = _halves(generations, resends, mix)
+    if found is None:
+        return None
+    saved, cold, again = found.saved, found.first["A"][0] - found.first["B"][0], found.again
+    even = (saved.value - cold) / (again - cold) if again != cold else math.nan
+    # At a share between these the sign of the net is not known.
+    unsure = [share for share in _SHARES if not _sure(found.net(share))]
+    hits = {arm: _hit(resends, mix.prompt_tokens, arm) for arm in "AB"}
+    return Trade(
+        mix=mix,
+        labels=found.labels,
+        gained_s=saved,
+        lost_s=found.lost(mix.reuse),
+        net_s=found.net(mix.reuse),
+        hit_net_s=found.hit_net(mix.reuse),
+        rates=found.rates,
+        hits=(hits["A"], hits["B"]),
+        break_even=even if 0 <= even <= 1 else None,
+        even_between=(unsure[0], unsure[-1]) if unsure else None,
+        taken_from=_taken_from(resends, mix.prompt_tokens),
+        scatter=found.noise,
+        sends=(min(times := found.times), max(times)),
+    )
+
+
+_SHARES = tuple(percent / 100 for percent in range(101))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Halves:
+    """What a trade is made of, at whatever share of reuse.
+
+    ``first``, ``second`` and ``third`` are arm → mean seconds to the first token of that send, and of how many sends;
+    ``noise`` is the share by which equal first-token times scatter, ``freedom`` the degrees of freedom behind it.
+    """
+
+    labels: tuple[str, str]
+    saved: Effect
+    rates: tuple[float, float]
+    first: dict[str, tuple[float, int]]
+    second: dict[str, tuple[float, int]]
+    third: tuple[float, int] | None
+    noise: float
+    freedom: int
+
+    @property
+    def again(self) -> float:
+        """Seconds to the first token that A takes more than B on the second send."""
+        return self.second["A"][0] - self.second["B"][0]
+
+    @property
+    def times(self) -> list[int]:
+        """How often each send was timed."""
+        return [many for one in (self.first, self.second) for _, many in one.values()]
+
+    def lost(self, reuse: float) -> Effect:
+        return _lost(self.first, self.second, reuse, self.noise, self.freedom)
+
+    def net(self, reuse: float) -> Effect:
+        return minus(self.saved, self.lost(reuse))
+
+    def hit_net(self, reuse: float) -> Effect | None:
+        if self.third is None:
+            return None
+        second = {**self.second, "A": self.third}
+        return minus(self.saved, _lost(self.first, second, reuse, self.noise, self.freedom))
+
+
+def _halves(generations: pd.DataFrame, resends: pd.DataFrame, mix: Mix) -> _Halves | None:
     rows = measured(generations)
     labels = rows.drop_duplicates("arm").set_index("arm")["label"]
     per_token = (1 / rows["tokens_per_s"]).groupby([rows["item"], rows["arm"]]).mean().unstack("arm")
@@ -62,41 +137,35 @@ def weigh(generations: pd.DataFrame, resends: pd.DataFrame, mix: Mix) -> Trade |
     if saved is None or not all(arm in times for arm in "AB" for times in (first, second)):
         return None
     noise, freedom = first_token_noise(rows)
-    lost = _lost(first, second, mix.reuse, noise, freedom)
-    third = _third_that_hits(resends, mix.prompt_tokens)
-    hit = None if third is None else _lost(first, {**second, "A": third}, mix.reuse, noise, freedom)
-    cold, again = first["A"][0] - first["B"][0], second["A"][0] - second["B"][0]
-    even = (saved.value - cold) / (again - cold) if again != cold else math.nan
     # Of the same mean that the gain is made of: a median could point the other way.
     rates = 1 / both.mean()
-    hits = {arm: _hit(resends, mix.prompt_tokens, arm) for arm in "AB"}
-    return Trade(
-        mix=mix,
+    return _Halves(
         labels=(str(labels["A"]), str(labels["B"])),
-        gained_s=saved,
-        lost_s=lost,
-        net_s=minus(saved, lost),
-        hit_net_s=None if hit is None else minus(saved, hit),
+        saved=saved,
         rates=(float(rates["A"]), float(rates["B"])),
-        hits=(hits["A"], hits["B"]),
-        break_even=even if 0 <= even <= 1 else None,
-        taken_from=_taken_from(resends, mix.prompt_tokens),
+        first=first,
+        second=second,
+        third=_third_that_hits(resends, mix.prompt_tokens),
+        noise=noise,
+        freedom=freedom,
     )
 
 
-def over_reuse(generations: pd.DataFrame, resends: pd.DataFrame, mix: Mix, steps: int = 20) -> pd.DataFrame:
+def _sure(found: Effect) -> bool:
+    """Whether the interval is there and leaves out nothing."""
+    return found.low is not None and found.high is not None and not found.low <= 0 <= found.high
+
+
+def over_reuse(generations: pd.DataFrame, resends: pd.DataFrame, mix: Mix) -> pd.DataFrame:
     """One row per share of reuse from 0 to 1: the net in seconds with its interval; ``hit`` if the second send hit.
 
     Empty where :func:`weigh` has nothing to weigh.
     """
     out: list[dict[str, Any]] = []
-    for step in range(steps + 1):
-        share = step / steps
-        found = weigh(
-            generations, resends, Mix(prompt_tokens=mix.prompt_tokens, answer_tokens=mix.answer_tokens, reuse=share)
-        )
-        if found is not None:
-            net, hit = found.net_s, found.hit_net_s
+    found = _halves(generations, resends, mix)
+    if found is not None:
+        for share in _SHARES:
+            net, hit = found.net(share), found.hit_net(share)
             out.append({"reuse": share, "net": net.value, "low": net.low, "high": net.high})
             out[-1]["hit"] = None if hit is None else hit.value
     return pd.DataFrame(out, columns=["reuse", "net", "low", "high", "hit"], dtype="float64")
@@ -201,7 +270,9 @@ def sentence(trade: Trade) -> str:
     else:
         text += f"On balance {a} {'saves' if net.value > 0 else 'costs'} time: {_signed(net)}."
     if trade.break_even is not None and mix.reuse:
-        text += f" The two halves meet where {trade.break_even:.0%} of the prompts were sent before."
+        between = trade.even_between
+        known = "" if between is None else f" (95 % interval {between[0]:.0%} to {between[1]:.0%})"
+        text += f" The two halves meet where {trade.break_even:.0%}{known} of the prompts were sent before."
     if trade.hit_net_s is not None and mix.reuse:
         text += f" If its second send hit as its third one does, the balance would be {_signed(trade.hit_net_s)}."
     return text
@@ -212,7 +283,19 @@ def in_turn(trade: Trade) -> str:
     source = f"which stage {trade.taken_from} sent" if trade.taken_from else "which were sent"
     return (
         f"The prefill times are not those of the streamed answers but of long prompts, {source} to one server after "
-        "the other: whatever else slowed the machine meanwhile is in that half."
+        f"the other: whatever else slowed the machine meanwhile is in that half.{_scatter(trade)}"
+    )
+
+
+def _scatter(trade: Trade) -> str:
+    """Where the interval of the prefill half comes from: hardly ever from the long prompts themselves."""
+    if not trade.lost_s.sure:
+        return ""
+    low, high = trade.sends
+    sends = f"{low:,} to {high:,} times" if low < high else "once" if low == 1 else f"{low:,} times"
+    return (
+        f" Each was timed {sends}; their interval takes them to scatter as the streamed prompts' first tokens did, by "
+        f"{_percent(trade.scatter)}."
     )
 
 
@@ -229,10 +312,11 @@ def drafted(shapes: pd.DataFrame) -> list[str]:
             f"{label}: {accepted:,} of {total:,} drafted tokens were accepted ({_percent(accepted / total)}), "
             f"{1 + accepted / drafts:.2f} tokens per step"
         )
-        order = known.sort_values("acceptance", kind="stable")
-        least, most = order.iloc[0], order.iloc[-1]
-        if len(known) > 1 and least["acceptance"] < most["acceptance"]:
-            ends = [f"{_percent(end['acceptance'])} ({end['shape']})" for end in (least, most)]
+        # Of the same sums as the share before: medians over requests would be another measure.
+        pooled = known.assign(pooled=known["accepted"] / known["drafted"]).sort_values("pooled", kind="stable")
+        least, most = pooled.iloc[0], pooled.iloc[-1]
+        if len(known) > 1 and least["pooled"] < most["pooled"]:
+            ends = [f"{_percent(end['pooled'])} ({end['shape']})" for end in (least, most)]
             text += f"; from {ends[0]} to {ends[1]}"
         found.append(f"{text}.")
     return found

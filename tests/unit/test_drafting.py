@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from data.streamed import ACCEPTED, generation, pair, resend, speculation_rows
 
-from prefixscope import conclusions, frames, noise, trade
+from prefixscope import charts, conclusions, display, frames, noise, resources, trade
 from prefixscope.errors import RunError
 from prefixscope.report import render_html
 from prefixscope.speculation import Mix
@@ -209,6 +209,58 @@ def test_the_halves_meet_at_the_break_even(write: Write) -> None:
     assert table["net"].is_monotonic_decreasing
     assert (table["low"] < table["net"]).all()
     assert table["hit"].iloc[-1] > table["net"].iloc[-1]
+
+
+def test_title_and_verdict_name_the_crossing_and_how_far_it_is_known() -> None:
+    """On the sample the halves meet at 19 %, known to 2 to 33 %; from 34 % on the loss is certain."""
+    run = resources.data_path("sample", "run")
+    found = trade.of_run(run)
+    assert found is not None
+    assert found.even_between == (0.02, 0.33)
+    assert "The two halves meet where 19% (95 % interval 2% to 33%) of the prompts" in trade.sentence(found)
+    table = trade.over_reuse(frames.generations(run), frames.resends(run), found.mix)
+    sure = table.loc[table["high"] < 0, "reuse"].min()
+    assert sure == 0.34
+    assert display.title_of(charts.balance_over_reuse(table, found.labels)) == (
+        "MTP costs time where 34% or more of the prompts were sent before; the estimate alone says so from 19% on"
+    )
+    turned = table.assign(net=-table["net"], low=-table["high"], high=-table["low"])
+    assert display.title_of(charts.balance_over_reuse(turned, found.labels)) == (
+        "MTP costs time where 1% or less of the prompts were sent before; the estimate alone says so up to 19%"
+    )
+    gain = table.assign(low=table["net"] - 0.1, high=table["net"] + 2)
+    assert display.title_of(charts.balance_over_reuse(gain, found.labels)).endswith(
+        "or less of the prompts were sent before; the estimate alone says so up to 19%"
+    )
+
+
+def test_the_interval_of_the_prefill_half_says_where_it_comes_from() -> None:
+    """Sends that were timed once scatter by nothing of their own: whose scatter is taken is said, and how much."""
+    run = resources.data_path("sample", "run")
+    generations, resends = frames.generations(run), frames.resends(run)
+    found = trade.of_run(run)
+    assert found is not None
+    noise, _ = trade.first_token_noise(generations)
+    said = f"takes them to scatter as the streamed prompts' first tokens did, by {noise:.1%}."
+    assert f"Each was timed once; their interval {said}" in trade.sentence(found)
+    more = pd.concat([resends, resends[resends["arm"] == "A"]])
+    twice = trade.weigh(generations, more, found.mix)
+    assert twice is not None
+    assert "Each was timed 1 to 2 times; their interval" in trade.sentence(twice)
+    alone = trade.weigh(generations.drop_duplicates("arm"), resends, found.mix)
+    assert alone is not None
+    assert "scatter" not in trade.sentence(alone)
+
+
+def test_shares_of_a_page_are_all_of_the_same_sums() -> None:
+    """By shape as over all: accepted over drafted tokens, in the sentence and beside the bars."""
+    shapes = frames.by_shape(frames.generations(resources.data_path("sample", "run")))
+    (said, _) = trade.drafted(shapes)
+    assert said.endswith("(69%), 3.07 tokens per step; from 49% (XML) to 81% (tool arguments).")
+    drawn = display.to_svg(charts.speed_by_shape(shapes))
+    mine = shapes[(shapes["arm"] == "A") & shapes["shape"].isin(["XML", "tool arguments"])]
+    for row in mine.itertuples():
+        assert f"{row.accepted / row.drafted:.0%} accepted, {1 + row.accepted / row.drafts:.2f} tokens a step" in drawn
 
 
 def test_a_third_send_that_hits_no_more_offers_nothing(write: Write) -> None:

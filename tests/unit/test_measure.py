@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 from stub import CHAT, METRICS, Reply, StubServer, error
 
-from prefixscope import baseline, frames, prompts, verdict
+from prefixscope import baseline, frames, material, prompts, resources, verdict
 from prefixscope.errors import Exited, Rejected, TargetError, Unsupported
 from prefixscope.investigation import Investigation
 from prefixscope.series import ALL_SENDS, REPEATS, Series, lengths_or_error
@@ -497,6 +500,35 @@ def test_a_recorded_sample_answers_from_its_rows(
     with pytest.raises(Unsupported, match="recorded sample"):
         baseline.run(embedded(attach, "sample"), lengths=(200,))
     assert len(stub.sent()) == sent
+
+
+def test_the_facts_know_of_which_server_they_are_and_what_answers_show(tmp_path: Path) -> None:
+    """Beside the first server's "off" stands what the one with the drafter drafts; cached tokens are reported."""
+    sample = Path(shutil.copytree(resources.data_path("sample", "run"), tmp_path / "run"))
+    table = frames.facts(sample).set_index("fact")
+    assert table.loc["cached tokens in usage"].tolist() == ["yes", "300 of 300 answers"]
+    assert table.loc["speculative decoding (s01, no MTP)", "value"] == "off"
+    assert table.loc["speculative decoding (s02, MTP)"].tolist() == ["on, mtp", "trace header"]
+    assert table.loc["draft tokens a step (s02, MTP)", "value"] == "3"
+    assert not {"speculative decoding", "draft tokens a step"} & set(table.index)
+    said = {name: value for name, value, _ in material.facts(material.gather(sample))}
+    assert said["cached tokens in usage"] == "yes"
+    shutil.rmtree(sample / "trace")
+    untraced = frames.facts(sample).set_index("fact")
+    assert untraced.loc["speculative decoding (s02, MTP)"].tolist() == ["on", "start of s02"]
+
+
+def test_the_facts_of_a_server_that_reports_no_cached_tokens(attach: Attach, alone: StubServer) -> None:
+    """Null in every answer is no; before any answer it is not known. One server needs no name."""
+    alone.reports_cached = False
+    run = attach()
+    baseline.run(run, lengths=(100,))
+    table = frames.facts(run.path).set_index("fact")
+    assert table.loc["cached tokens in usage", "value"] == "no"
+    assert table.loc["cached tokens in usage", "source"].startswith("0 of ")
+    assert "served models" in table.index
+    shutil.rmtree(run.path / "raw")
+    assert pd.isna(frames.facts(run.path).set_index("fact").loc["cached tokens in usage", "value"])
 
 
 def test_an_unknown_configuration_is_refused(attach: Attach) -> None:

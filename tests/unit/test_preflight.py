@@ -78,7 +78,7 @@ def test_the_drafter_is_known_by_its_counters() -> None:
 def test_acceptance_is_a_length_first_and_a_share_second() -> None:
     """1,100 accepted in 1,000 drafts is a mean length of 2.10, and 37 % of what was drafted; k stands beside it."""
     told = facts(page=QUERIES + DRAFTING)
-    assert told["mean acceptance length"][0] == "2.10 (37% of drafted tokens)"
+    assert told["mean acceptance length"][0] == "2.10 (37% of the tokens drafted since the server's start)"
     assert "mean acceptance length" not in facts(page=QUERIES + "vllm:spec_decode_num_drafts_total 0\n")
 
 

@@ -139,8 +139,8 @@ def balance_over_reuse(balance: pd.DataFrame, labels: tuple[str, str] = ("A", "B
     return chart.properties(
         title=wrapped_title(
             _balance_title(balance, labels),
-            "Above the dashed line it saves time, below it costs time. Band: 95 %. Prefill was timed with long "
-            "prompts, sent to one server after the other.",
+            "Above the dashed line it saves time, below it costs time. Line: the estimate, band: 95 %. Prefill was "
+            "timed with long prompts, sent to one server after the other.",
         )
     )
 
@@ -150,10 +150,12 @@ def _rounded(value: float) -> float | None:
 
 
 def _accepted(row: Any) -> str:
-    if pd.isna(row.acceptance):
+    """Of all that was drafted for the shape, as the sentences beside the figure count it."""
+    if pd.isna(row.accepted) or not row.drafted:
         return ""
-    share = f"{row.acceptance:.0%}" if row.acceptance >= 0.1 else f"{row.acceptance:.1%}"
-    return f"{share} accepted, {row.tokens_per_step:.2f} tokens a step"
+    share = row.accepted / row.drafted
+    percent = f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
+    return f"{percent} accepted, {1 + row.accepted / row.drafts:.2f} tokens a step"
 
 
 def speed_title(rows: pd.DataFrame, faster: Effect | None) -> str:
@@ -181,11 +183,23 @@ def _balance_title(balance: pd.DataFrame, labels: tuple[str, str]) -> str:
     if len(sure_loss) == len(balance):
         return f"{labels[0]} costs time whatever is reused"
     if len(sure_loss):
-        at = sure_loss["reuse"].min() if sure_loss["reuse"].max() == 1 else sure_loss["reuse"].max()
-        way = "or more" if sure_loss["reuse"].max() == 1 else "or less"
-        return f"{labels[0]} costs time where {at:.0%} {way} of the prompts were sent before"
+        return _beyond(f"{labels[0]} costs time", sure_loss["reuse"], balance)
     if len(sure_gain):
-        at = sure_gain["reuse"].max() if sure_gain["reuse"].min() == 0 else sure_gain["reuse"].min()
-        way = "or less" if sure_gain["reuse"].min() == 0 else "or more"
-        return f"{labels[0]} saves time where {at:.0%} {way} of the prompts were sent before"
+        return _beyond(f"{labels[0]} saves time", sure_gain["reuse"], balance)
     return f"Whether {labels[0]} saves or costs time can't be told from these requests"
+
+
+def _beyond(what: str, sure: pd.Series[Any], balance: pd.DataFrame) -> str:
+    """From which share of reuse on that is certain, and from which on it is what the estimate says."""
+    more = bool(sure.max() == 1)
+    share = sure.min() if more else sure.max()
+    text = f"{what} where {share:.0%} or {'more' if more else 'less'} of the prompts were sent before"
+    signs = balance["net"] > 0
+    turned = balance.loc[signs.ne(signs.shift()).fillna(False) & (balance.index > balance.index[0])]
+    if not len(turned):
+        return text
+    (low, high), (before, after) = (
+        balance.loc[[turned.index[0] - 1, turned.index[0]], column] for column in ("reuse", "net")
+    )
+    even = low + (high - low) * before / (before - after)
+    return f"{text}; the estimate alone says so {f'from {even:.0%} on' if more else f'up to {even:.0%}'}"

@@ -11,7 +11,8 @@ from typing import Any
 from prefixscope import redact
 from prefixscope.comparison.side import Side
 from prefixscope.flags import flag_name
-from prefixscope.material import BY_SERVER, NAMES, group_words, plain
+from prefixscope.frames.served import BY_SERVER
+from prefixscope.material import NAMES, group_words, plain
 from prefixscope.setting import interval_label
 
 VERSION, MODELS, INTERVAL, DRAFT, MACHINE = (

@@ -11,7 +11,8 @@ import pandas as pd
 
 from prefixscope import collect_env, frames, redact
 from prefixscope.flags import Flags
-from prefixscope.material import BY_SERVER, facts, label, verdict_server
+from prefixscope.frames.served import BY_SERVER
+from prefixscope.material import facts, label, verdict_server
 from prefixscope.notes.account import Account
 from prefixscope.notes.markdown import Markdown, command_lines, table, without_variables
 from prefixscope.provenance import NO_GPU

@@ -115,7 +115,9 @@ def _speculation(seen: Seen) -> tuple[Fact, ...]:
         share = counted.accepted / counted.drafted
         found.append(
             Fact(
-                "mean acceptance length", f"{length:.2f} ({share:.0%} of drafted tokens)", "/metrics vllm:spec_decode_*"
+                "mean acceptance length",
+                f"{length:.2f} ({share:.0%} of the tokens drafted since the server's start)",
+                "/metrics vllm:spec_decode_*",
             )
         )
     return tuple(found)

@@ -89,8 +89,9 @@ def _record(table: pd.DataFrame, heads: pd.DataFrame) -> Table:
     return Table(
         caption="Medians over requests, with the 10th and 90th percentile in brackets."
         + (
-            " “Times”: the first over the second. With an interval it is the geometric mean over the prompts that both "
-            "answered, without one the ratio of the two cells."
+            " The trade divides by the mean time of a token instead, so its tokens/s are others. “Times”: the first "
+            "over the second. With an interval it is the geometric mean over the prompts that both answered, without "
+            "one the ratio of the two cells."
             if len(arms) > 1
             else ""
         ),
