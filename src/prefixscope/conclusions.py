@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from prefixscope import frames, noise, standing, trade, verdict
+from prefixscope.charts.titles import listing
 from prefixscope.diagnosis import Diagnosis, cause_words, explain
 from prefixscope.geometry import traced
 from prefixscope.lookups import View
@@ -178,15 +180,40 @@ def sweep(run: Path) -> Conclusion:
         return Conclusion(
             f"{by}No interval brings a hit on the second send of {tokens:,} tokens.", f"{TRACE} shows why."
         )
-    good = table[(table["tokens"] == tokens) & (table["hit_2"] == best["hit_2"])]
     text = (
         f"{by}Of {table['interval'].nunique()} intervals, {best['interval']} leaves the fewest tokens short over all "
-        f"{table['tokens'].nunique()} prompt lengths at the lowest price. At {tokens:,} tokens {len(good)} give the "
-        f"same second-send hit, {int(best['hit_2']):,}"
+        f"{count(table['tokens'].nunique(), 'prompt length')} at the lowest price. At {tokens:,} tokens its second "
+        f"send hits {int(best['hit_2']):,}{_kept(table, best)}"
     )
-    if not pd.isna(best["blocks"]):
-        text += f"; {best['interval']} keeps {int(best['blocks']):,} blocks of one prompt"
     return Conclusion(text + ". Unpressured: the pool never evicted here.", f"{EQUALITY} checks the answers at it.")
+
+
+def _kept(table: pd.DataFrame, best: pd.Series[Any]) -> str:
+    """What the best interval keeps of its longest prompt, and what each other one does that hits as much of it."""
+    good = table[(table["tokens"] == best["tokens"]) & (table["hit_2"] == best["hit_2"])]
+    others = good[good["interval_order"] != best["interval_order"]]
+    if pd.isna(best["blocks"]):
+        return f"; {_hit(others)} the same" if len(others) else ""
+    every = frames.keeps_all(table, best["interval_order"]) and best["interval"] != "dense"
+    whole = ", which is every block, as much as dense retention" if every else ""
+    text = f", and it keeps {int(best['blocks']):,} blocks of the prompt{whole}"
+    alike = others[others["blocks"] == best["blocks"]]
+    if len(alike):
+        text += f"; {_hit(alike)} the same and {'keeps' if len(alike) == 1 else 'keep'} the same"
+    for row in others[(others["blocks"] != best["blocks"]) & others["blocks"].notna()].itertuples():
+        text += f"; {row.interval} hits the same there and keeps {row.blocks:,}"
+        mine, chosen = (
+            table[table["interval_order"] == order] for order in (row.interval_order, best["interval_order"])
+        )
+        both = mine.merge(chosen, on="tokens", suffixes=("", "_best"))
+        worse = both.loc[both["hit_2"] < both["hit_2_best"], "tokens"]
+        text += f", but hits less of {listing([f'{one:,}' for one in worse])} tokens" if len(worse) else ""
+    return text
+
+
+def _hit(rows: pd.DataFrame) -> str:
+    """``64, 512 and dense hit``."""
+    return f"{listing(rows['interval'].tolist())} {'hits' if len(rows) == 1 else 'hit'}"
 
 
 @_told

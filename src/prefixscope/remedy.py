@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from prefixscope.frames import cheaper_interval, interval_totals
+from prefixscope.frames import cheaper_interval, interval_totals, keeps_all
 from prefixscope.quantities import number
 
 
@@ -59,6 +59,9 @@ def of_sweep(table: pd.DataFrame) -> Help:
         f"Its price is {ratio} times the cache blocks: {number(top['blocks'])} instead of "
         f"{number(stored.min())} for one prompt of {number(tokens)} tokens, evictable at any time."
     )
+    if flag != "None" and keeps_all(tried, top["interval_order"]):
+        where = "" if tried["tokens"].nunique() == 1 else " at each prompt length tried"
+        price += f" That is every block{where}: {top['interval']} keeps as much as dense retention here."
     cheaper = _cheaper(tried, top, float(stored.min()))
     return Help(sentence=sentence, price=f"{price} {cheaper}".strip(), config=top["config"])
 

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from prefixscope import conclusions, frames, lookups, material, open_run, resources
+from prefixscope import conclusions, frames, lookups, material, open_run, resources, verdict
 from prefixscope.diagnosis import Diagnosis
+from prefixscope.notes import symptom
+from prefixscope.notes.account import account
+from prefixscope.remedy import of_sweep
 from prefixscope.sections import blocks
 from prefixscope.sections.hits import hit_lengths
+from prefixscope.sections.latency import first_token
 
 
 @pytest.fixture
@@ -159,3 +166,64 @@ def test_new_endings_are_told_by_what_they_reuse(sample: Path) -> None:
     (told,) = [text for text in hit_lengths(material.gather(sample)).after if "ends differently" in text]
     assert "reuses 6,016 with MTP + LoRA, interval 1,024 · gemma4-small; and MTP" in told
     assert ", and 0 in every other configuration." in told
+    assert told == symptom.new_ending(account(sample)), "the note does not blame the drafter for it either"
+
+
+def test_how_far_short_a_full_hit_may_end_is_what_the_engines_say(sample: Path) -> None:
+    """832 of 1,000 tokens is as good as it gets with MTP: up to 192 tokens, three scheduler blocks, are."""
+    found = material.gather(sample)
+    bound = hit_lengths(found).after[0]
+    assert (
+        "Up to so far below it is as good as it gets: 64 tokens (1 scheduler block of 64) without a drafter, " in bound
+    )
+    assert "192 tokens (3 scheduler blocks of 64) with mtp." in bound
+    second = found.hits[(found.hits["index"] == 2) & (found.hits["verdict"] == "reuses")]
+    for drafter, most in ((False, 64), (True, 192)):
+        short = second.loc[second["drafter"] == drafter, "short_tokens"]
+        assert most - 64 < short.max() <= most
+    shutil.rmtree(sample / "trace")
+    assert ": 1 scheduler block without a drafter, 3 with one." in hit_lengths(material.gather(sample)).after[0]
+
+
+def test_single_sends_have_no_median_and_no_range(sample: Path) -> None:
+    """Each time of the sample is one send's: figure, table and rule say so; with equal sends they have a range."""
+    once = material.gather(sample)
+    section = first_token(once)
+    assert section.after[0].startswith("Each time is that of a single send, so how far equal sends scatter was not")
+    assert section.tables[0].columns[4:] == ("first token, ms",)
+    assert section.tables[0].caption == "Time to first token, of single sends."
+    (figure,) = section.figures
+    assert "Each point is a single send" in str(figure.chart.to_dict()["title"]["subtitle"])
+    again = once.latency.assign(count=once.latency["count"] + (once.latency["index"] == 2))
+    section = first_token(replace(once, latency=again))
+    assert section.after[0].startswith("Believe differences that are larger than the range of equal sends; a single")
+    assert section.tables[0].columns[4:] == ("median, ms", "lowest, ms", "highest, ms", "sends")
+    assert "Point: median; bar: lowest to highest." in str(section.figures[0].chart.to_dict()["title"]["subtitle"])
+    note = replace(account(sample), material=replace(once, latency=again))
+    assert symptom.waiting(note).endswith("(medians, on a CPU: compare them, don't quote them).")
+
+
+def test_an_interval_that_keeps_every_block_is_said_to(sample: Path) -> None:
+    """1,024 keeps as much as dense retention, 2,048 keeps less and lifts less; also where dense was not tried."""
+    text = conclusions.sweep(sample).text
+    assert (
+        "hits 6,336, and it keeps 1,105 blocks of the prompt, which is every block, as much as dense retention" in text
+    )
+    assert "; 64, 512 and dense hit the same and keep the same; " in text
+    assert "; 2,048 hits the same there and keeps 635, but hits less of 1,600 tokens. Unpressured" in text
+    assert "every block at each prompt length tried: 1,024 keeps as much as dense" in str(verdict.of_run(sample).price)
+    swept = frames.sweep(frames.sends(sample), frames.kept(sample))
+    two = swept[swept["interval_order"].isin([0, 1024])]
+    assert "That is every block at each prompt length tried: 1,024 keeps" in str(of_sweep(two).price)
+    assert [frames.keeps_all(swept, order) for order in (0, 64, 2048, 4096, math.inf)] == [
+        False,
+        True,
+        False,
+        False,
+        True,
+    ]
+    short = two[two["tokens"] == 6446]
+    assert "That is every block: 1,024 keeps" in str(of_sweep(short).price)
+    unknown = two.assign(every_block=pd.NA)
+    assert "every block" not in str(of_sweep(unknown).price)
+    assert "dense retention" not in str(of_sweep(swept[swept["interval_order"].isin([0, math.inf])]).price)

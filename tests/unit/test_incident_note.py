@@ -431,7 +431,7 @@ def test_a_trace_alone_has_a_note(tmp_path: Path) -> None:
 
 def test_times_of_a_machine_without_a_gpu_are_marked(note: str) -> None:
     """A machine on which no GPU was seen has none: its times are those of a CPU, and the note says so twice."""
-    assert "medians on a CPU: compare them, don't quote them" in section(note, "Symptom")
+    assert "(one send each, on a CPU: compare them, don't quote them)" in section(note, "Symptom")
     assert "No GPU was recorded" in section(note, "Open, and not measured")
 
 

@@ -14,6 +14,11 @@ from prefixscope.charts.titles import wrapped_title
 from prefixscope.quantities import number
 from prefixscope.theme import SEND_COLOURS
 
+_KEYS = {
+    True: "Point: median; bar: lowest to highest. A point without a number of sends is a single one.",
+    False: "Each point is a single send: how far equal sends scatter was not measured.",
+}
+
 
 def first_token(table: pd.DataFrame, *, configs: Sequence[str] | None = None) -> Any:
     """Time to first token of the longest prompt, cold and repeated: median, range, count."""
@@ -50,7 +55,7 @@ def first_token(table: pd.DataFrame, *, configs: Sequence[str] | None = None) ->
         labels.transform_filter("!datum.left").mark_text(align="left", dx=9),
     ).properties(width=WIDTH, height=26 * rows["send_label"].nunique())
     faceted = chart.facet(facet=facet("config", names), columns=1, data=inline(data), spacing=14)
-    title = wrapped_title(_latency_title(rows, tokens), "Point: median; bar: lowest to highest.")
+    title = wrapped_title(_latency_title(rows, tokens), _KEYS[bool((rows["count"] > 1).any())])
     return narrowest(faceted.properties(title=title), 220)
 
 

@@ -26,7 +26,7 @@ from prefixscope.frames.evictions import evictions_over_time
 from prefixscope.frames.outputs import answers, comparisons, equality
 from prefixscope.frames.predicted import predicted, predicted_cases, predicted_versions
 from prefixscope.frames.pressed import TIE, pressed
-from prefixscope.frames.requests import current, repeats, send_label, sends, worst
+from prefixscope.frames.requests import FULL_HIT_BLOCKS, current, repeats, send_label, sends, worst
 from prefixscope.frames.rows import doubts, forget, load_run, problems, read_rows, trace_headers, warning
 from prefixscope.frames.served import facts
 from prefixscope.frames.summaries import (
@@ -36,6 +36,7 @@ from prefixscope.frames.summaries import (
     crosscheck,
     hits,
     interval_totals,
+    keeps_all,
     latency,
     predicted_sweep,
     sweep,
@@ -43,6 +44,7 @@ from prefixscope.frames.summaries import (
 from prefixscope.frames.traced import causes, lookups_over_time, stores
 
 __all__ = [
+    "FULL_HIT_BLOCKS",
     "TIE",
     "across",
     "agreement",
@@ -73,6 +75,7 @@ __all__ = [
     "headrooms",
     "hits",
     "interval_totals",
+    "keeps_all",
     "kept",
     "latency",
     "load_run",

@@ -96,6 +96,7 @@ COLUMNS: Mapping[str, Meaning] = {
     "predicted_3": Meaning("hit of third sends by the scheduler", unit="tokens", null="it was not asked"),
     "measured": Meaning("measured on a server; else predicted from a trace"),
     "blocks": Meaning("cache blocks that one send left behind", unit="blocks", null="not traced"),
+    "every_block": Meaning("those are all whole blocks of the prompt", null="not traced, or predicted"),
     "bytes": Meaning("the same in bytes", unit="bytes", null="not traced, or a block's size is not known"),
     "gid": Meaning("number of the KV cache group", null="it is of no one group"),
     "group_kind": Meaning("full, sliding, mamba or chunked"),

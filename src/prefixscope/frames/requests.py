@@ -29,6 +29,11 @@ WORST = ("none", "short", "not reported", "inconclusive", "cannot hit", "reuses"
 """Verdicts of single sends, the one that describes a set of them first."""
 
 
+FULL_HIT_BLOCKS = 3
+"""A full hit ends at most so many scheduler blocks before the prompt's end: the unfinished one, which holds the last
+token at least, and with a drafter one given up in the full-attention groups and one in the windowed ones."""
+
+
 def sends(run_dir: Path) -> pd.DataFrame:
     """One row per request of which the hit length was asked for (``sent.sent_rows``), failed ones included.
 
@@ -140,8 +145,7 @@ def _send_verdict(row: Mapping[str, Any], block: int | None) -> str | None:
         return "inconclusive" if cached else None
     shared = whole(row.get("shared_tokens"))
     reach = total if shared is None else min(shared, total)
-    # A full hit stops up to three scheduler blocks early: rounding down, and one drop in each kind of group.
-    allowance = 3 * block if block else max(192, reach // 20)
+    allowance = FULL_HIT_BLOCKS * block if block else max(192, reach // 20)
     if not cached:
-        return "cannot hit" if reach <= (3 * block if block else 192) else "none"
+        return "cannot hit" if reach <= (FULL_HIT_BLOCKS * block if block else 192) else "none"
     return "reuses" if reach - cached <= allowance else "short"

@@ -16,7 +16,7 @@ from prefixscope.frames.rows import Rows, of_kind
 SWEEP_COLUMNS = {
     "config": TEXT, "interval": TEXT, "interval_order": FLOAT, "tokens": INT, "hit_2": INT, "hit_3": INT,
     "short_2": INT, "first_2_ms": FLOAT, "predicted_2": INT, "predicted_3": INT, "measured": BOOL, "failed": INT,
-    "blocks": INT, "bytes": INT,
+    "blocks": INT, "bytes": INT, "every_block": BOOL,
 }  # fmt: skip
 
 _SEND_RANK = {"cold": 0, "repeat": 1, "control": 2, "new_ending": 3, "follow_up": 4}
@@ -127,7 +127,8 @@ def sweep(frame: pd.DataFrame, stored: pd.DataFrame) -> pd.DataFrame:
     The family is the one the sweep stage restarted its server in; a cell measured once by another stage counts too.
     ``hit_2`` and ``hit_3`` are the median hits of sends 2 and 3, ``first_2_ms`` the time to first token of send 2,
     ``predicted_2`` and ``predicted_3`` what the release's own scheduler hits there, ``blocks``/``bytes`` what one
-    prompt left in the cache over all groups; each null where not measured.
+    prompt left in the cache over all groups; each null where not measured. ``every_block`` says that those are all of
+    the prompt's whole blocks.
     """
     swept = frame[frame["stage"] == "sweep"]
     out: Rows = []
@@ -165,11 +166,28 @@ def sweep(frame: pd.DataFrame, stored: pd.DataFrame) -> pd.DataFrame:
                     "failed": int((part["status"] == "failed").sum()),
                     "blocks": whole(cell["blocks"].sum() / series) if len(cell) else None,
                     "bytes": whole(cell["bytes"].sum() / series) if len(cell) and cell["bytes"].notna().all() else None,
+                    "every_block": _every(cell),
                 }
             )
     return (
         make_frame(out, SWEEP_COLUMNS).sort_values(["interval_order", "tokens"], kind="stable").reset_index(drop=True)
     )
+
+
+def _every(cell: pd.DataFrame) -> bool | None:
+    known = cell.dropna(subset=["blocks", "tokens", "block_size"])
+    if not len(known) or len(known) < len(cell):
+        return None
+    return bool((known["blocks"] >= known["tokens"] // known["block_size"]).all())
+
+
+def keeps_all(table: pd.DataFrame, order: float) -> bool:
+    """Whether an interval of ``frames.sweep`` keeps every block at each length, as dense retention does."""
+    mine = table[(table["interval_order"] == order) & table["hit_2"].notna()]
+    dense = table[table["interval_order"] == math.inf]
+    both = mine.merge(dense, on="tokens", suffixes=("", "_dense"))
+    as_dense = len(both) == len(mine) and bool(both["blocks"].eq(both["blocks_dense"]).fillna(False).all())
+    return len(mine) > 0 and (as_dense or bool(mine["every_block"].fillna(False).all()))
 
 
 def interval_totals(table: pd.DataFrame, *, first: float | None = None) -> pd.DataFrame:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
-from prefixscope import charts
+from prefixscope import charts, frames, redact
 from prefixscope.material import Material
 from prefixscope.quantities import count, number
 from prefixscope.sections.crosscheck import agreement
@@ -50,8 +51,7 @@ def hit_lengths(material: Material) -> Section:
     doubtful = material.sent["metrics_agree"].dropna()
     what, short = ("bar that reaches", "short of") if material.resent else ("point on", "below")
     after = [
-        f"A {what} the dashed line reuses every token. One or two scheduler blocks {short} it is as good as it gets: "
-        "vLLM rounds hits down to whole blocks and, with speculative decoding, gives up the last one.",
+        f"A {what} the dashed line would reuse every token. {_as_good_as_it_gets(material, short)}",
         f"A {what.split()[0]} at 0 is a prefix that is computed again in full. If send 2 is at 0 and send 3 is not, "
         "only the third visitor of a prompt profits from the cache.",
     ]
@@ -64,7 +64,7 @@ def hit_lengths(material: Material) -> Section:
         )
     if same := agreement(material):
         after.append(same)
-    after += _new_endings(table[table["config"].isin(names)])
+    after += new_endings(table[table["config"].isin(names)])
     return Section(
         id=section_id,
         title=title,
@@ -80,13 +80,31 @@ def hit_lengths(material: Material) -> Section:
     )
 
 
+def _as_good_as_it_gets(material: Material, short: str) -> str:
+    """How far before the prompt's end a full hit may stop: what the traced engines say, else the most there is."""
+    bounds: dict[str, str] = {}
+    for header in material.headers:
+        least, block = header.get("min_prompt_tokens"), header.get("scheduler_block")
+        if isinstance(least, int) and isinstance(block, int) and block:
+            # A prompt one token shorter than the shortest that can hit is short by all of itself, and none by more.
+            who = f"with {redact.clean(header['spec_method'])}" if header.get("spec_method") else "without a drafter"
+            size = count(math.ceil((least - 1) / block), "scheduler block")
+            bounds[who] = f"{count(least - 1, 'token')} ({size} of {block:,}) {who}"
+    told = ", ".join(bounds.values()) or (f"1 scheduler block without a drafter, {frames.FULL_HIT_BLOCKS} with one")
+    return (
+        f"Up to so far {short} it is as good as it gets: {told}. vLLM always computes the last token, rounds hits down "
+        "to whole scheduler blocks and, with speculative decoding, gives up the last block, in short prompts one in "
+        "the full-attention and one in the windowed layers."
+    )
+
+
 _RESENT = (
     "This run was not asked for hit lengths. To weigh what lost hits cost it sent a prompt to either server, first "
     "cold under a salt of its own and then again: these are the hits of those sends."
 )
 
 
-def _new_endings(table: pd.DataFrame) -> list[str]:
+def new_endings(table: pd.DataFrame) -> list[str]:
     """What a prompt that shares most of its beginning reuses, by configuration: what real traffic is made of."""
     rows = table[(table["send"] == "new_ending") & table["cached_tokens"].notna()]
     if not len(rows):

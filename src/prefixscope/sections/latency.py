@@ -18,26 +18,26 @@ def first_token(material: Material) -> Section:
         return empty(material, section_id, title, missing, "baseline")
     names = configurations(material)
     chart = charts.first_token(table, configs=names)
+    shown = table[table["config"].isin(names)].rename(columns={"count": "rows"})
+    repeated = bool((shown["rows"] > 1).any())
+    times = ("median_ms", "min_ms", "max_ms", "rows") if repeated else ("median_ms",)
     rows = tuple(
         (
             str(row.config),
             number(row.tokens),
             str(row.send_label),
             number(row.cached_tokens),
-            *map(milliseconds, (row.median_ms, row.min_ms, row.max_ms)),
-            number(row.rows),
+            *((number if name == "rows" else milliseconds)(getattr(row, name)) for name in times),
         )
-        for row in table[table["config"].isin(names)].rename(columns={"count": "rows"}).itertuples()
+        for row in shown.itertuples()
     )
-    columns = (
-        "configuration",
-        "prompt tokens",
-        "send",
-        "cached tokens",
-        "median, ms",
-        "lowest, ms",
-        "highest, ms",
-        "sends",
+    heads = ("median, ms", "lowest, ms", "highest, ms", "sends") if repeated else ("first token, ms",)
+    columns = ("configuration", "prompt tokens", "send", "cached tokens", *heads)
+    believe = (
+        "Believe differences that are larger than the range of equal sends; a single send has no range."
+        if repeated
+        else "Each time is that of a single send, so how far equal sends scatter was not measured: a small difference "
+        "may be noise."
     )
     return Section(
         id=section_id,
@@ -47,12 +47,11 @@ def first_token(material: Material) -> Section:
         ),
         figures=figures(section_id, chart),
         after=(
-            "Believe differences that are larger than the range of equal sends. The first request of each server and "
-            "adapter pays for warming up; it was sent and discarded.",
+            f"{believe} The first request of each server and adapter pays for warming up; it was sent and discarded.",
         ),
         tables=(
             Table(
-                caption="Time to first token, median and range.",
+                caption=f"Time to first token, {'median and range' if repeated else 'of single sends'}.",
                 columns=columns,
                 rows=rows,
                 numeric=frozenset(columns[1:2] + columns[3:]),
