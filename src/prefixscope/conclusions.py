@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from prefixscope import frames, noise, standing, trade, verdict
+from prefixscope import frames, noise, standing, streaming, trade, verdict
 from prefixscope.charts.titles import listing
 from prefixscope.diagnosis import Diagnosis, cause_words, explain
 from prefixscope.geometry import traced
@@ -253,8 +253,8 @@ def speculation(run: Path) -> Conclusion:
         )
     found = trade.of_run(run)
     parts = [trade.sentence(found)] if found else []
-    parts += [text for text in (trade.too_fast(generations), trade.held_back(generations)) if text]
-    parts += trade.drafted(frames.by_shape(generations))
+    parts += [text for text in (streaming.too_fast(generations), streaming.held_back(generations)) if text]
+    parts += streaming.drafted(frames.by_shape(generations))
     if generations["arm"].nunique() > 1:
         parts.append(noise.judge(frames.output_pairs(run), frames.arm_labels(generations)).sentence)
     else:

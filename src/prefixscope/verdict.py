@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from prefixscope import preflight, standing, trade
+from prefixscope import preflight, standing, streaming, trade
 from prefixscope.charts import speed_title
 from prefixscope.diagnosis import explain
 from prefixscope.frames import (
@@ -137,7 +137,7 @@ def _drafting(run_dir: Path, generations: pd.DataFrame) -> Verdict:
     """What streamed answers say."""
     shapes, weighed = by_shape(generations), trade.of_run(run_dir)
     faster = effect(generations, "tokens_per_s")
-    drafted = trade.drafted(shapes)
+    drafted = streaming.drafted(shapes)
     headline = f"{speed_title(shapes, faster)}." if faster is not None else drafted[0]
     sentences = [trade.sentence(weighed)] if weighed is not None else drafted if faster is not None else drafted[1:]
     prompts = generations["item"].nunique()

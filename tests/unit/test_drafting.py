@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from data.streamed import ACCEPTED, generation, pair, resend, speculation_rows
 
-from prefixscope import charts, conclusions, display, frames, noise, resources, trade
+from prefixscope import charts, conclusions, display, frames, noise, resources, streaming, trade
 from prefixscope.errors import RunError
 from prefixscope.report import render_html
 from prefixscope.speculation import Mix
@@ -66,7 +66,7 @@ def test_no_drafts_are_no_speculation_and_not_zero_percent(write: Write, accepte
     run = write([generation(accepted=accepted, tokens=5)])
     assert pd.isna(one(run)["acceptance"])
     assert pd.isna(one(run)["tokens_per_step"])
-    assert trade.drafted(frames.by_shape(frames.generations(run))) == ["MTP: no speculation seen."]
+    assert streaming.drafted(frames.by_shape(frames.generations(run))) == ["MTP: no speculation seen."]
 
 
 def test_drafts_that_were_all_wrong_are_zero_percent(write: Write) -> None:
@@ -255,7 +255,7 @@ def test_the_interval_of_the_prefill_half_says_where_it_comes_from() -> None:
 def test_shares_of_a_page_are_all_of_the_same_sums() -> None:
     """By shape as over all: accepted over drafted tokens, in the sentence and beside the bars."""
     shapes = frames.by_shape(frames.generations(resources.data_path("sample", "run")))
-    (said, _) = trade.drafted(shapes)
+    (said, _) = streaming.drafted(shapes)
     assert said.endswith("(69%), 3.07 tokens per step; from 49% (XML) to 81% (tool arguments).")
     drawn = display.to_svg(charts.speed_by_shape(shapes))
     mine = shapes[(shapes["arm"] == "A") & shapes["shape"].isin(["XML", "tool arguments"])]
@@ -389,14 +389,14 @@ def test_a_gain_beyond_the_tokens_of_a_step_is_doubted(write: Write) -> None:
     for row in speculation_rows():
         slow = row["kind"] == "generation" and row["arm"] == "B"
         slowed.append({**row, "arrivals_ms": [4 * one for one in row["arrivals_ms"]]} if slow else row)
-    told = trade.too_fast(frames.generations(write(slowed)))
+    told = streaming.too_fast(frames.generations(write(slowed)))
     assert told is not None
     assert "tokens per step can bring" in told
 
 
 def test_a_gain_that_its_steps_explain_is_not_doubted(write: Write) -> None:
     """A drafter that brings no more than its tokens per step is believed."""
-    assert trade.too_fast(frames.generations(write(speculation_rows()))) is None
+    assert streaming.too_fast(frames.generations(write(speculation_rows()))) is None
 
 
 def test_an_answer_that_came_in_one_burst_has_no_speed(write: Write) -> None:
@@ -409,6 +409,6 @@ def test_an_answer_that_came_in_one_burst_has_no_speed(write: Write) -> None:
     assert pd.isna(held["tokens_per_s"])
     assert pd.isna(held["chunks_per_s"])
     assert table["tokens_per_s"].max() < 200
-    told = trade.held_back(table)
+    told = streaming.held_back(table)
     assert told is not None
     assert told.startswith("1 of 24 streamed answers came in one burst")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from prefixscope import charts, frames, trade
+from prefixscope import charts, frames, streaming, trade
 from prefixscope.charts.titles import listing
 from prefixscope.notes.account import Account
 from prefixscope.notes.context import on_gpu
@@ -146,7 +146,7 @@ def streamed(told: Account) -> list[str]:
     fast = shapes[shapes["tokens_per_s"].notna()]
     found = [f"{charts.speed_title(fast, faster)}."] if len(fast) else []
     known = (told.verdict.headline, *told.verdict.sentences)
-    return [text for text in (*found, *trade.drafted(shapes)) if text not in known]
+    return [text for text in (*found, *streaming.drafted(shapes)) if text not in known]
 
 
 def traced(told: Account) -> Markdown | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from prefixscope import charts, frames, redact, trade
+from prefixscope import charts, frames, redact, streaming
 from prefixscope.material import Material
 from prefixscope.quantities import count, number
 from prefixscope.sections.section import Section, Table, command, empty, figures
@@ -103,9 +103,9 @@ def warnings(material: Material) -> Section:
         ("", "unreadable-rows", problem, "nothing to do: everything else was read") for problem in material.problems
     ]
     streamed = material.generations
-    if len(streamed) and (gain := trade.too_fast(streamed)):
+    if len(streamed) and (gain := streaming.too_fast(streamed)):
         rows.append(("speculation", "gain-too-large", gain, "an idle machine, and a new run"))
-    if len(streamed) and (held := trade.held_back(streamed)):
+    if len(streamed) and (held := streaming.held_back(streamed)):
         what = "ask the engine itself, not through a gateway; longer answers: -p speculation.answer_tokens=N"
         rows.append(("speculation", "one-burst", held, what))
     failed = material.sent[material.sent["status"] == "failed"]

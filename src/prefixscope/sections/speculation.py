@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from prefixscope import charts, frames, noise, trade
+from prefixscope import charts, frames, noise, streaming, trade
 from prefixscope.material import Material
 from prefixscope.quantities import count, number
 from prefixscope.sections.section import Section, Table, empty, figures
@@ -32,14 +32,14 @@ def speculation(material: Material) -> Section:
     compared = table["arm"].nunique() > 1
     mix = trade.mix_of(material.run)
     found = None if mix is None else trade.weigh(table, material.resends, mix)
-    findings = [("What was accepted", " ".join(trade.drafted(shapes)))]
+    findings = [("What was accepted", " ".join(streaming.drafted(shapes)))]
     if found is not None:
         findings.insert(0, ("The trade", trade.sentence(found)))
-    if doubtful := " ".join(text for text in (trade.too_fast(table), trade.held_back(table)) if text):
+    if doubtful := " ".join(text for text in (streaming.too_fast(table), streaming.held_back(table)) if text):
         findings.insert(0, ("Doubtful", doubtful))
     if compared:
         findings.append(("The answers", noise.judge(material.output_pairs, frames.arm_labels(table)).sentence))
-    counting = trade.counted(table)
+    counting = streaming.counted(table)
     if counting:
         findings.append(("Chunks are not tokens", counting))
     tables = [_record(table, material.headrooms)]
