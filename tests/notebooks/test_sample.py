@@ -18,6 +18,7 @@ import pytest
 
 from prefixscope import frames, notebooks, open_run, resources, verdict
 from prefixscope.runs import Run
+from prefixscope.trace import read_trace
 
 
 @pytest.fixture
@@ -66,6 +67,34 @@ def test_what_a_notebook_shows_is_explained(stage: str) -> None:
             assert re.search(r"[Ll]ook |Follow|Compare", before), cell.source
             after = next(c.source for c in cells[place:] if c.cell_type == "markdown")
             assert not after.startswith("#"), f"how to decide is missing after {cell.source}"
+
+
+def _prose(stage: str) -> str:
+    cells = nbformat.read(notebooks.path(stage), as_version=4).cells
+    return " ".join(" ".join(cell.source.split()) for cell in cells if cell.cell_type == "markdown")
+
+
+def test_prose_claims_no_more_than_the_sample_bears_out() -> None:
+    """Bars apart are not certain, as most of the sample's; a full hit's bound is the judge's; crosses have causes."""
+    run = resources.data_path("sample", "run")
+    shapes = frames.by_shape(frames.generations(run)).pivot(index="shape", columns="arm")
+    apart = shapes["tokens_per_s_p10"]["A"] > shapes["tokens_per_s_p90"]["B"]
+    record = frames.record(frames.generations(run), frames.headrooms(run)).set_index("metric")
+    sure = [shape for shape in shapes.index if record.loc[f"tokens/s, {shape}", "low"] > 1]
+    assert apart.all()
+    assert sure == ["repetition"]
+    assert "for certain" not in _prose("speculation")
+    assert "few prompts of a shape leave a wide one" in _prose("speculation")
+    assert frames.FULL_HIT_BLOCKS == 3
+    assert "one scheduler block below the line is as good as it gets without a drafter, with one up to three" in _prose(
+        "baseline"
+    )
+    assert frames.latency(frames.sends(run))["count"].eq(1).all()
+    assert "A point without a bar is a single send" in _prose("baseline")
+    trace = read_trace(run / "trace")
+    assert frames.causes(trace)["cause"].iloc[0] != "stored and needed windows don't meet"
+    assert "The first line is the one" not in _prose("trace")
+    assert "are windows that don't meet" not in _prose("trace")
 
 
 @pytest.mark.usefixtures("kernel_path")
