@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from prefixscope.frames.columns import TEXT, make_frame
+from prefixscope.frames.columns import TEXT, make_frame, whole
 from prefixscope.frames.rows import Rows, dict_in, dicts_in, load_run, read_rows, trace_headers
 from prefixscope.quantities import count
 
@@ -47,7 +47,7 @@ def facts(run_dir: Path) -> pd.DataFrame:
 def answered(cached: Iterable[Any]) -> tuple[str | None, str]:
     """Whether answers report cached tokens, and how many show it; None of no answer. ``cached`` is what each said."""
     usage = list(cached)
-    told = sum(not pd.isna(value) for value in usage)
+    told = sum(whole(value) is not None for value in usage)
     if not usage:
         return None, "not reported"
     return "yes" if told else "no", f"{told:,} of {count(len(usage), 'answer')}"
@@ -66,8 +66,11 @@ def _drafting(run_dir: Path, started: Rows) -> Rows:
     if other is None or drafts[0] is None:
         return []
     on, name = bool(dict_in(other, "setting").get("drafter")), _name(other)
-    known = {(one.get("spec_method"), one.get("spec_tokens")) for one in trace_headers(run_dir)}
-    known = {pair for pair in known if pair[0]}
+    known = {
+        (str(one["spec_method"]), whole(one.get("spec_tokens")))
+        for one in trace_headers(run_dir)
+        if one.get("spec_method")
+    }
     if not on or len(known) != 1:
         return [_row(f"speculative decoding ({name})", "on" if on else "off", f"start of {other.get('id')}")]
     ((method, tokens),) = known
