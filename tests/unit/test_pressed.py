@@ -14,7 +14,8 @@ from data.workload import RATES, ROWS, pressure, row
 
 from prefixscope import charts, cli, display, frames
 from prefixscope.errors import ReplayError
-from prefixscope.replay import Pressure, PressureRow, Replayer
+from prefixscope.replay import Pressure, PressureRow
+from prefixscope.replay.refused import refused
 from prefixscope.sections import pressed
 from prefixscope.setting import Interval
 
@@ -211,7 +212,7 @@ class _TooSmall:
     def replay(self, *args: object, **options: object) -> object:
         words = "with a pool of 10 blocks its scheduler never ends request 1 (900 tokens)"
         asked: dict[str, Any] = {"setting": {}, "geometry": {"scheduler_block": 64}}
-        raise Replayer._refused(self, asked, {"about": "pool", "message": words})  # type: ignore[arg-type]
+        raise refused("0.29.0", asked, {"about": "pool", "message": words})
 
 
 def test_refused_everywhere_has_a_next_step(asked: Pressure) -> None:
