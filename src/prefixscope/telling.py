@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from prefixscope import frames, lookups, redact
+from prefixscope.charts import with_configs
 from prefixscope.diagnosis import Diagnosis, explain
 from prefixscope.errors import TraceError
 from prefixscope.geometry import brought
@@ -78,8 +79,8 @@ def tell(run_dir: Path, sent: pd.DataFrame, verdict: Verdict) -> Telling:
         evictions=frames.evictions_over_time(trace),
         tally=frames.causes(trace),
         engines=engines,
-        why=f"{_size(trace)} Drawn are the sends of the {number(mine['tokens'].max())}-token prompt with "
-        f"{verdict.config}, the longest prompt of the configuration that the verdict is about{fixed}.",
+        why=f"{_size(trace)} Drawn are the sends of the {number(mine['tokens'].max())}-token prompt "
+        f"{with_configs([verdict.config])}, the longest prompt of the configuration that the verdict is about{fixed}.",
         causes=causes,
         problems=_doubts(trace),
     )

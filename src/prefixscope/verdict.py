@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from prefixscope import preflight, standing, trade
-from prefixscope.charts import speed_title
+from prefixscope.charts import as_subject, speed_title
 from prefixscope.diagnosis import explain
 from prefixscope.frames import (
     by_shape,
@@ -194,7 +194,7 @@ def judge(sent: pd.DataFrame, stored: pd.DataFrame, run: Mapping[str, Any]) -> V
     # Sentences with numbers are about the lengths whose hits are known; the code has judged the others too.
     known = mine[mine["cached_tokens"].notna()]
     mine = known if len(known) else mine
-    who = str(config).replace("as served", "This server", 1)
+    who = as_subject(str(config))
     name = f"{who} on vLLM {_version(run)}" if _version(run) else who
     sentences = [_third_send(table, mine)] if code in ("none", "short") else []
     sentences.append(_without_drafter(second, mine))

@@ -12,7 +12,7 @@ from prefixscope.notes.account import Account
 from prefixscope.notes.context import on_gpu
 from prefixscope.notes.markdown import Markdown, table
 from prefixscope.quantities import count, number
-from prefixscope.sections.hits import configurations
+from prefixscope.sections.hits import configurations, new_endings
 
 MOST_ROWS, MOST_NAMES = 24, 4
 _SENDS = ("send 1 (cold)", "send 2", "send 3", "new ending", "follow-up turn")
@@ -122,10 +122,8 @@ def waiting(told: Account) -> str:
     if len(parts) < 2:
         return ""
     where = {True: "", False: " on a CPU: compare them, don't quote them", None: ""}[on_gpu(told)]
-    return (
-        f"Time to first token of {number(rows['tokens'].iloc[0])} tokens with {told.verdict.config}: "
-        f"{', '.join(parts)} (medians{where})."
-    )
+    who = charts.with_configs([str(told.verdict.config)])
+    return f"Time to first token of {number(rows['tokens'].iloc[0])} tokens {who}: {', '.join(parts)} (medians{where})."
 
 
 def drafter_off(told: Account) -> str:
@@ -157,18 +155,9 @@ def traced(told: Account) -> Markdown | None:
 
 
 def new_ending(told: Account) -> str:
-    """What a prompt with the same beginning and another end hits, in the configurations compared."""
+    """What a prompt with the same beginning and another end reuses, in every configuration of the table above it."""
     rows = told.material.hits
-    names = [name for name in (told.verdict.config, told.verdict.remedy_config) if name]
-    rows = rows[(rows["send"] == "new_ending") & rows["cached_tokens"].notna() & rows["config"].isin(names)]
-    rows = rows[rows["tokens"] == rows["tokens"].max()]
-    if not len(rows):
-        return ""
-    parts = [f"{number(row.cached_tokens)} {charts.with_configs([row.config])}" for row in rows.itertuples()]
-    return (
-        f"A prompt that keeps the first 95 % of {number(rows['tokens'].iloc[0])} tokens and ends differently hits "
-        f"{', '.join(parts)}."
-    )
+    return " ".join(new_endings(rows[rows["config"].isin(configurations(told.material))]))
 
 
 def follow_up(told: Account, config: str | None) -> str:

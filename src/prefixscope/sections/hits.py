@@ -64,7 +64,7 @@ def hit_lengths(material: Material) -> Section:
         )
     if same := agreement(material):
         after.append(same)
-    after += _new_endings(table[table["config"].isin(names)])
+    after += new_endings(table[table["config"].isin(names)])
     return Section(
         id=section_id,
         title=title,
@@ -86,7 +86,7 @@ _RESENT = (
 )
 
 
-def _new_endings(table: pd.DataFrame) -> list[str]:
+def new_endings(table: pd.DataFrame) -> list[str]:
     """What a prompt that shares most of its beginning reuses, by configuration: what real traffic is made of."""
     rows = table[(table["send"] == "new_ending") & table["cached_tokens"].notna()]
     if not len(rows):
