@@ -363,6 +363,7 @@ def test_an_attached_server_without_a_trace_gets_the_known_fault(tmp_path: Path)
     assert "vllm#53945" in section(told, "Upstream status")
     assert "merged 8 September 2026" in section(told, "Upstream status")
     assert "Start it with --prefix-cache-retention-interval N" in section(told, "Workaround and its cost")
+    assert told.count("0.30.0 or later") == 1
     assert "vLLM 0.29.0 with a drafter keeps one checkpoint" in section(told, "Cause")
     assert told.count("keeps one checkpoint") == 1
     assert "VLLM" not in told
