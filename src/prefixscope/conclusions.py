@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from prefixscope import frames, noise, standing, trade, verdict
+from prefixscope.charts import listing
 from prefixscope.diagnosis import explain
 from prefixscope.geometry import traced
+from prefixscope.investigation import beside
 from prefixscope.lookups import View
-from prefixscope.quantities import wilson
+from prefixscope.quantities import count, number, wilson
 from prefixscope.redact import inert
 from prefixscope.remedy import choose_interval
 from prefixscope.run_files import is_ours
@@ -52,13 +57,13 @@ _AGAIN: Mapping[str, str] = {
 }
 
 
-def _told(find: Callable[[Path], Conclusion]) -> Callable[[Path], Conclusion]:
+def _told(find: Callable[..., Conclusion]) -> Callable[..., Conclusion]:
     """The conclusion, with which stages of the run are not done; not while the run is on its way to them."""
 
     @wraps(find)
-    def found(run: Path) -> Conclusion:
+    def found(run: Path, *more: Any) -> Conclusion:
         coming = find.__name__ != "report" and is_ours(run / standing.LOCK)
-        return replace(find(run), unfinished="" if coming else standing.of_run(frames.load_run(run)).markdown)
+        return replace(find(run, *more), unfinished="" if coming else standing.of_run(frames.load_run(run)).markdown)
 
     return found
 
@@ -78,14 +83,15 @@ def baseline(run: Path) -> Conclusion:
 
 
 @_told
-def report(run: Path) -> Conclusion:
-    """What does the run say as a whole, and what is it still without?"""
+def report(run: Path, page: Path | None = None) -> Conclusion:
+    """What does the run say as a whole, and what is it still without? ``page`` is its report; the run's own if None."""
     found, stages = _verdict(run), frames.load_run(run).get("stages") or {}
     open_to = {"baseline": "[00-baseline](00-baseline.ipynb)", "trace": TRACE, "sweep": SWEEP, "equality": EQUALITY,
                "speculation": SPECULATION}  # fmt: skip
     left = [link for name, link in open_to.items() if (stages.get(name) or {}).get("status") not in ("done", "skipped")]
     where = f"{', '.join(left)}: the report still lacks what it would show." if left else (
-        "read or send the report; `prefixscope export-test report.html` makes its fault a test for vLLM's own tree."
+        f"read or send the report; `prefixscope export-test {shlex.quote(str(beside(page or run / 'report.html')))}` "
+        "makes its fault a test for vLLM's own tree."
     )  # fmt: skip
     return Conclusion(found.sentence, where)
 
@@ -159,15 +165,36 @@ def sweep(run: Path) -> Conclusion:
         return Conclusion(
             f"{by}No interval brings a hit on the second send of {tokens:,} tokens.", f"{TRACE} shows why."
         )
-    good = table[(table["tokens"] == tokens) & (table["hit_2"] == best["hit_2"])]
+    lengths = table["tokens"].nunique()
+    over = f" over all {lengths} prompt lengths" if lengths > 1 else ""
     text = (
-        f"{by}Of {table['interval'].nunique()} intervals, {best['interval']} leaves the fewest tokens short over all "
-        f"{table['tokens'].nunique()} prompt lengths at the lowest price. At {tokens:,} tokens {len(good)} give the "
-        f"same second-send hit, {int(best['hit_2']):,}"
+        f"{by}Of {count(table['interval'].nunique(), 'interval')}, {best['interval']} leaves the fewest tokens short"
+        f"{over} at the lowest price. {_among_its_like(table, best)} Unpressured: the pool never evicted here."
     )
-    if not pd.isna(best["blocks"]):
-        text += f"; {best['interval']} keeps {int(best['blocks']):,} blocks of one prompt"
-    return Conclusion(text + ". Unpressured: the pool never evicted here.", f"{EQUALITY} checks the answers at it.")
+    return Conclusion(text, f"{EQUALITY} checks the answers at it.")
+
+
+def _among_its_like(table: pd.DataFrame, best: pd.Series[Any]) -> str:
+    """What the best interval hits and keeps of the longest prompt, and which others hit as much and keep what."""
+    same = table[(table["tokens"] == best["tokens"]) & (table["hit_2"] == best["hit_2"])]
+    others = same[same["interval_order"] != best["interval_order"]]
+    text = f"At {number(best['tokens'])} tokens its second send hits {number(best['hit_2'])}"
+    if len(others):
+        text += f", as with {listing([str(name) for name in others['interval']])}"
+    if pd.isna(best["blocks"]):
+        return f"{text}."
+    text += f"; it keeps {number(best['blocks'])} blocks of the prompt"
+    alike, apart = (others[others["blocks"].eq(best["blocks"]) == flag] for flag in (True, False))
+    if len(alike):
+        dense = bool((alike["interval_order"] == math.inf).any() or best["interval_order"] == math.inf)
+        text += f", as {listing([str(name) for name in alike['interval']])} {'does' if len(alike) == 1 else 'do'}"
+        text += ": every block" if dense else ""
+    known = apart[apart["blocks"].notna()]
+    if len(known):
+        kept = [f"{row.interval} keeps {number(row.blocks)}" for row in known.itertuples()]
+        text += f"; {listing(kept)}"
+        text += ", but leaves more short at other lengths" if (known["blocks"] < best["blocks"]).all() else ""
+    return f"{text}."
 
 
 @_told
@@ -179,19 +206,19 @@ def equality(run: Path) -> Conclusion:
     if judged.empty:
         why = f"{len(warm)} warm answers took nothing from the cache" if len(warm) else "no answers were compared"
         return Conclusion(f"Void: {why}, so equality can't be judged.", f"{SWEEP}: find an interval that hits.")
-    same, count = int(judged["identical"].sum()), len(judged)
-    low, high = wilson(same, count)
+    same, total = int(judged["identical"].sum()), len(judged)
+    low, high = wilson(same, total)
     noise = int((~control["identical"].dropna().astype(bool)).sum())
-    text = f"{same} of {count} warm answers equal the cold ones (95 % interval {low:.0%} to {high:.0%})"
+    text = f"{same} of {total} warm answers equal the cold ones (95 % interval {low:.0%} to {high:.0%})"
     if len(control):
         text += f"; between two cold sends {len(control) - noise} of {len(control)} are equal"
-    if same < count and not len(control):
+    if same < total and not len(control):
         text += "; without the control no difference can be blamed on the cache"
-    elif same < count and noise:
+    elif same < total and noise:
         text += "; the server's own noise is of that kind, so the cache is not to blame on this evidence"
-    elif same < count:
+    elif same < total:
         text += "; two cold sends never differed, so the cache path changes answers"
-    void = len(warm) - count
+    void = len(warm) - total
     text += f"; {void} void (no hit)" if void else ""
     return Conclusion(text + ".", f"{SPECULATION} weighs what a drafter gains against the hits that it costs.")
 

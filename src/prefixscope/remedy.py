@@ -55,8 +55,10 @@ def of_sweep(table: pd.DataFrame) -> Help:
     if not len(stored) or pd.isna(top["blocks"]) or not stored.min():
         return Help(sentence=sentence, config=top["config"])
     ratio = f"{top['blocks'] / stored.min():.1f}"
+    dense = tried.loc[(tried["interval"] == "dense") & (tried["tokens"] == tokens), "blocks"]
+    every = " (every block, as dense keeps)" if dense.eq(top["blocks"]).any() and top["interval"] != "dense" else ""
     price = (
-        f"Its price is {ratio} times the cache blocks: {number(top['blocks'])} instead of "
+        f"Its price is {ratio} times the cache blocks: {number(top['blocks'])}{every} instead of "
         f"{number(stored.min())} for one prompt of {number(tokens)} tokens, evictable at any time."
     )
     cheaper = _cheaper(tried, top, float(stored.min()))

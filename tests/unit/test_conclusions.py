@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from prefixscope import conclusions, material, resources
+from prefixscope import conclusions, material, resources, verdict
 from prefixscope.sections.hits import hit_lengths
 
 
@@ -27,8 +27,28 @@ def test_the_sweep_recommends_what_lifts_every_length(sample: Path) -> None:
     """1,024 is the coarsest of the cheapest intervals that lift both lengths; 2,048 leaves one on the floor."""
     text = conclusions.sweep(sample).text
     assert "1,024 leaves the fewest tokens short over all 2 prompt lengths" in text
-    assert "1,105 blocks" in text
+    assert (
+        "At 6,446 tokens its second send hits 6,336, as with 64, 512, 2,048 and dense; it keeps 1,105 blocks of the "
+        "prompt, as 64, 512 and dense do: every block; 2,048 keeps 635, but leaves more short at other lengths." in text
+    )
     assert "Unpressured" in text
+
+
+def test_a_sweep_of_two_intervals_is_told_in_whole_words(sample: Path) -> None:
+    """Where no other interval hits as much there is no “same”, and what only dense would show is not said."""
+    for file in (sample / "raw").glob("sweep.jsonl"):
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        kept = [row for row in rows if row["setting"]["interval"] in (None, 1024) and not row["setting"]["lora"]]
+        file.write_text("".join(json.dumps(row) + "\n" for row in kept))
+    text = conclusions.sweep(sample).text
+    assert "Of 2 intervals, 1,024 leaves" in text
+    assert "At 6,446 tokens its second send hits 6,336; it keeps 1,105 blocks of the prompt. Unpressured" in text
+    assert "(every block" not in (verdict.of_run(sample).price or "")
+
+
+def test_the_price_says_that_the_interval_is_dense_here(sample: Path) -> None:
+    """Where the recommended interval keeps as much as dense, its price says that this is every block."""
+    assert "1,105 (every block, as dense keeps) instead of 265" in (verdict.of_run(sample).price or "")
 
 
 def test_the_trace_names_the_missing_blocks(sample: Path) -> None:
@@ -94,6 +114,8 @@ def test_each_conclusion_names_the_notebook_to_open_next(name: str, where: str, 
 def test_the_report_names_what_it_lacks(sample: Path) -> None:
     """A run without some stages sends the reader to their notebooks, a whole one to sharing it."""
     assert "read or send the report" in conclusions.report(sample).next
+    assert f"`prefixscope export-test {sample}/report.html` makes" in conclusions.report(sample).next
+    assert "`prefixscope export-test '/a b/x.html'` makes" in conclusions.report(sample, Path("/a b/x.html")).next
     manifest = json.loads((sample / "run.json").read_text())
     del manifest["stages"]["sweep"]
     manifest["stages"]["equality"]["status"] = "failed"

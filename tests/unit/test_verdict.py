@@ -197,7 +197,12 @@ def test_an_upgrade_says_for_which_sends_the_interval_is_still_needed(sample: Pa
 
 def test_the_upgrade_is_told_once(sample: Path) -> None:
     """Where the remedy is the known fault's and the release that mends it has its own sentence, the flag is left."""
-    known = {"engine": "vLLM", "vllm version": "0.29.0", "speculative decoding": "on", "retention interval reported": "0"}
+    known = {
+        "engine": "vLLM",
+        "vllm version": "0.29.0",
+        "speculative decoding": "on",
+        "retention interval reported": "0",
+    }
     facts = [{"name": name, "value": value, "source": "x"} for name, value in known.items()]
     manifest = json.loads((only(sample, "baseline") / "run.json").read_text())
     (sample / "run.json").write_text(json.dumps({**manifest, "facts": facts}))
