@@ -123,6 +123,7 @@ def test_a_dry_run_of_an_attached_server_names_what_is_left_out(
     assert "left out: trace" in shown
     assert "left out: sweep" in shown
     assert "--serve-cmd" in shown
+    assert shown.count("or a trace of it: -p sweep.trace=FILE") == 1
     assert list(tmp_path.iterdir()) == []
 
 

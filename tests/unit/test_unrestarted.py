@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from prefixscope import material, resources, sections
+from prefixscope import material, notes, resources, sections
 from prefixscope.report import render_html
 from prefixscope.sections import Section
 
@@ -50,3 +50,13 @@ def test_a_gap_of_a_server_that_runs_has_every_way_to_fill_it(run: Path) -> None
     page = html.unescape(render_html(run))
     assert "Either line fills the section (RUN is this run's directory):" in page
     assert "This fills the section:</p><pre>prefixscope trace kit" not in page
+
+
+def test_the_note_names_no_command_that_such_a_server_would_skip(run: Path) -> None:
+    """What is open is named with what begins to settle it on a server that can't be restarted."""
+    told = notes.write_incident(run).read_text()
+    assert "(`prefixscope trace kit KIT`)" in told
+    assert "(`prefixscope run -o RUN --resume --only sweep -p sweep.trace=FILE`)" in told
+    assert "--only sweep`)" not in told
+    assert "--only trace`)" not in told
+    assert "(`prefixscope run -o RUN --resume --only equality`)" in told

@@ -11,7 +11,7 @@ from prefixscope.notes import remedy, symptom, upstream
 from prefixscope.notes.account import Account
 from prefixscope.notes.context import on_gpu
 from prefixscope.quantities import count, number
-from prefixscope.sections.section import command
+from prefixscope.sections.section import begin
 
 _STAGES = {
     "baseline": "hit lengths by configuration",
@@ -88,7 +88,7 @@ def _questions(told: Account) -> Iterator[str]:
         reason = f": {reason.splitlines()[0]}" if reason else ""
         if stage == "baseline" and told.material.resent:
             what = "hit lengths of other prompts and configurations than those above"
-        yield f"Not measured: {what}. Stage {stage} {why}{reason} (`{command(stage)}`)."
+        yield f"Not measured: {what}. Stage {stage} {why}{reason} (`{begin(material, stage)}`)."
     failed = int((material.sent["status"] == "failed").sum())
     if failed:
         yield f"{count(failed, 'request')} failed and {'is' if failed == 1 else 'are'} in no number above."

@@ -89,6 +89,13 @@ UNRESTARTED = {
 """What fills a section about a server that is not ours to restart: what the lines do, and the lines."""
 
 
+def begin(material: Material, stage: str) -> str:
+    """The command that fills a stage of this run, or the first of several, as a sentence names it."""
+    if stage in UNRESTARTED and attached(material) and not material.brought:
+        return UNRESTARTED[stage][1].splitlines()[0].partition("#")[0].strip()
+    return command(stage)
+
+
 def empty(material: Material, section_id: str, title: str, missing: str, stage: str | None) -> Section:
     """A section without data: why, and the command that fills it."""
     entry = (material.run.get("stages") or {}).get(stage)
