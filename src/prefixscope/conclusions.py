@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -11,9 +12,10 @@ from typing import Any
 import pandas as pd
 
 from prefixscope import frames, noise, standing, streaming, trade, verdict
-from prefixscope.charts.titles import listing
+from prefixscope.charts import listing
 from prefixscope.diagnosis import Diagnosis, cause_words, explain
 from prefixscope.geometry import traced
+from prefixscope.investigation import beside
 from prefixscope.lookups import View
 from prefixscope.quantities import count, wilson
 from prefixscope.redact import inert
@@ -55,13 +57,13 @@ _AGAIN: Mapping[str, str] = {
 }
 
 
-def _told(find: Callable[[Path], Conclusion]) -> Callable[[Path], Conclusion]:
+def _told(find: Callable[..., Conclusion]) -> Callable[..., Conclusion]:
     """The conclusion, with which stages of the run are not done; not while the run is on its way to them."""
 
     @wraps(find)
-    def found(run: Path) -> Conclusion:
+    def found(run: Path, *more: Any) -> Conclusion:
         coming = find.__name__ != "report" and is_ours(run / standing.LOCK)
-        return replace(find(run), unfinished="" if coming else standing.of_run(frames.load_run(run)).markdown)
+        return replace(find(run, *more), unfinished="" if coming else standing.of_run(frames.load_run(run)).markdown)
 
     return found
 
@@ -81,14 +83,15 @@ def baseline(run: Path) -> Conclusion:
 
 
 @_told
-def report(run: Path) -> Conclusion:
-    """What does the run say as a whole, and what is it still without?"""
+def report(run: Path, page: Path | None = None) -> Conclusion:
+    """What does the run say as a whole, and what is it still without? ``page`` is its report; the run's own if None."""
     found, stages = _verdict(run), frames.load_run(run).get("stages") or {}
     open_to = {"baseline": "[00-baseline](00-baseline.ipynb)", "trace": TRACE, "sweep": SWEEP, "equality": EQUALITY,
                "speculation": SPECULATION}  # fmt: skip
     left = [link for name, link in open_to.items() if (stages.get(name) or {}).get("status") not in ("done", "skipped")]
     where = f"{', '.join(left)}: the report still lacks what it would show." if left else (
-        "read or send the report; `prefixscope export-test report.html` makes its fault a test for vLLM's own tree."
+        f"read or send the report; `prefixscope export-test {shlex.quote(str(beside(page or run / 'report.html')))}` "
+        "makes its fault a test for vLLM's own tree."
     )  # fmt: skip
     return Conclusion(found.sentence, where)
 
@@ -180,10 +183,12 @@ def sweep(run: Path) -> Conclusion:
         return Conclusion(
             f"{by}No interval brings a hit on the second send of {tokens:,} tokens.", f"{TRACE} shows why."
         )
+    lengths = table["tokens"].nunique()
+    over = f" over all {lengths} prompt lengths" if lengths > 1 else ""
     text = (
-        f"{by}Of {table['interval'].nunique()} intervals, {best['interval']} leaves the fewest tokens short over all "
-        f"{count(table['tokens'].nunique(), 'prompt length')} at the lowest price. At {tokens:,} tokens its second "
-        f"send hits {int(best['hit_2']):,}{_kept(table, best)}"
+        f"{by}Of {count(table['interval'].nunique(), 'interval')}, {best['interval']} leaves the fewest tokens short"
+        f"{over} at the lowest price. At {tokens:,} tokens its second send hits {int(best['hit_2']):,}"
+        f"{_kept(table, best)}"
     )
     return Conclusion(text + ". Unpressured: the pool never evicted here.", f"{EQUALITY} checks the answers at it.")
 

@@ -98,6 +98,7 @@ def run(
                         )
                         stage.progress.advance(expected)
             except (ServerError, Unreachable) as error:
+                stage.failure = error
                 stage.outcome = "partial"
                 stage.warn("server-failed", f"{setting.label}: {error.what}", error.remedy)
         compare(investigation, stage)

@@ -70,8 +70,15 @@ class Investigation:
             "another `run_dir`."
         )
 
-    def stage(self, name: str, **parameters: Any) -> Any:
-        return self.run.stage(name, parameters)
+    @contextmanager
+    def stage(self, name: str, **parameters: Any) -> Iterator[Stage]:
+        """As ``Run.stage``. Where no server ever answered in this run, the stage's last failure is raised once its rows
+        are written: a notebook that measured nothing does not end well.
+        """
+        with self.run.stage(name, parameters) as stage:
+            yield stage
+        if stage.failure is not None and not self.run.answered():
+            raise stage.failure
 
     @property
     def side_by_side(self) -> bool:
@@ -231,7 +238,7 @@ def open_run(run_dir: str = "", target: str = "sample", **options: Any) -> Inves
     Raises
     ------
     RunError
-        where either is not text, or names nothing.
+        where either is not text or names nothing, and where ``run_dir`` names no run and the sample is the target.
     """
     for name, value in (("run_dir", run_dir), ("target", target)):
         if not isinstance(value, str):
@@ -241,27 +248,32 @@ def open_run(run_dir: str = "", target: str = "sample", **options: Any) -> Inves
         return Investigation(run, Target.from_json(run.manifest["target"]))
     wanted = Target.parse(target, **options)
     wanted.check_environment()
+    if wanted.kind == "sample" and run_dir:
+        there = "it has no run.json" if Path(run_dir).expanduser().exists() else "there is no such directory"
+        raise RunError(
+            f"run_dir={run_dir!r} is no run: {there}",
+            remedy="the path of a run directory; or an empty run_dir, for a copy of the recorded sample",
+        )
     if wanted.kind == "sample":
-        return _sample(run_dir)
+        return _sample()
     if not run_dir and (known := _newest(wanted, options)) is not None:
         return known
     place = Path(run_dir) if run_dir else Path.cwd() / time.strftime("prefixscope-run-%Y%m%d-%H%M%S")
     return Investigation(Run.create(place, target=wanted.to_json(), parameters={}), wanted)
 
 
-def _sample(run_dir: str) -> Investigation:
-    """A copy of the recorded sample: in ``run_dir``, or where it is gone when this process ends."""
+def _sample() -> Investigation:
+    """A copy of the recorded sample, which is gone when this process ends."""
     sample = resources.data_path("sample", "run")
     if not (sample / "run.json").exists():
         raise RunError(
             f"the recorded sample is missing from the installation ({sample})", remedy="reinstall prefixscope"
         )
-    place = Path(run_dir).expanduser() if run_dir else Path(tempfile.mkdtemp(prefix="prefixscope-sample-"))
-    if not run_dir:
-        atexit.register(shutil.rmtree, place, ignore_errors=True)
+    place = Path(tempfile.mkdtemp(prefix="prefixscope-sample-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
     run = copy_run(sample, place)
     run.update(lambda m: m["target"].update({"kind": "sample"}))
-    return Investigation(run, Target.from_json(run.manifest["target"]), passing=not run_dir)
+    return Investigation(run, Target.from_json(run.manifest["target"]), passing=True)
 
 
 def _newest(wanted: Target, options: Mapping[str, Any]) -> Investigation | None:

@@ -98,6 +98,7 @@ def _measure_setting(
                 series_run.send_all(only_quiet=False)
                 stage.progress.advance(series_run.series.expected_s())
     except (ServerError, Unreachable) as error:
+        stage.failure = error
         stage.outcome = "partial"
         stage.warn("server-failed", f"{setting.label}: {error.what}", error.remedy)
         told = {

@@ -118,6 +118,7 @@ def plan(target: Target, *, quick: bool, only: Sequence[str], assignments: Seque
         # A trace of the server stands for the server: it is drawn, and a sweep is predicted from it.
         barred = [s for s in stages if s in NEEDS_RESTART and not parameters.get(s, {}).get("trace")]
         left_out = dict.fromkeys(barred, "needs a server that may be restarted: --serve-cmd 'vllm serve …'")
+        left_out |= {s: f"{why}; or a trace of it: -p sweep.trace=FILE" for s, why in left_out.items() if s == "sweep"}
         stages = [s for s in stages if s not in barred]
     for assignment in assignments:
         stage = notebooks.parse_assignment(assignment)[0]

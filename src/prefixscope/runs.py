@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from prefixscope.errors import RunError, mask
+from prefixscope.errors import PrefixscopeError, RunError, mask
 from prefixscope.progress import Progress
 from prefixscope.provenance import environment, package_version
 from prefixscope.run_files import RowFile, hold, is_ours, now, open_lock, read_rows, write_json
@@ -233,6 +233,7 @@ class Stage:
     def __init__(self, run: Run, name: str) -> None:
         self.run, self.name = run, name
         self.outcome, self.note = "done", ""
+        self.failure: PrefixscopeError | None = None
         paced = (run.manifest.get("target") or {}).get("kind") == "embedded"
         self.progress = Progress(run.path / "progress.json", name, paced=paced)
         self.written = 0

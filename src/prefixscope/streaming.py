@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from prefixscope.charts import as_subject
 from prefixscope.frames.drafting import BURST_MS, effect, measured
 from prefixscope.quantities import count
 
@@ -12,13 +13,13 @@ def drafted(shapes: pd.DataFrame) -> list[str]:
     """One sentence per arm of ``frames.by_shape``: what was accepted; or that no speculation was seen."""
     found = []
     for label, part in shapes.groupby("label", sort=False):
-        known = part[part["drafts"].fillna(0) > 0]
+        known, who = part[part["drafts"].fillna(0) > 0], as_subject(str(label))
         if not len(known):
-            found.append(f"{label}: no speculation seen.")
+            found.append(f"{who}: no speculation seen.")
             continue
         accepted, total, drafts = (int(known[name].sum()) for name in ("accepted", "drafted", "drafts"))
         text = (
-            f"{label}: {accepted:,} of {total:,} drafted tokens were accepted ({percent(accepted / total)}), "
+            f"{who}: {accepted:,} of {total:,} drafted tokens were accepted ({percent(accepted / total)}), "
             f"{1 + accepted / drafts:.2f} tokens per step"
         )
         # Of the same sums as the share before: medians over requests would be another measure.

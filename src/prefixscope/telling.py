@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from prefixscope import frames, lookups, redact
+from prefixscope.charts import with_configs
 from prefixscope.conclusions import missed_most
 from prefixscope.diagnosis import Diagnosis, explain
 from prefixscope.errors import TraceError
@@ -82,8 +83,8 @@ def tell(run_dir: Path, sent: pd.DataFrame, verdict: Verdict) -> Telling:
         tally=tally,
         other=missed_most(trace, tally, [cause for _, cause in causes]),
         engines=engines,
-        why=f"{_size(trace)} Drawn are the sends of the {number(mine['tokens'].max())}-token prompt with "
-        f"{verdict.config}, the longest prompt of the configuration that the verdict is about{fixed}.",
+        why=f"{_size(trace)} Drawn are the sends of the {number(mine['tokens'].max())}-token prompt "
+        f"{with_configs([verdict.config])}, the longest prompt of the configuration that the verdict is about{fixed}.",
         causes=causes,
         problems=_doubts(trace),
     )

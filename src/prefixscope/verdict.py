@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from prefixscope import preflight, standing, streaming, trade
-from prefixscope.charts import speed_title
+from prefixscope.charts import as_subject, speed_title
 from prefixscope.diagnosis import explain
 from prefixscope.frames import (
     by_shape,
@@ -194,7 +194,7 @@ def judge(sent: pd.DataFrame, stored: pd.DataFrame, run: Mapping[str, Any]) -> V
     # Sentences with numbers are about the lengths whose hits are known; the code has judged the others too.
     known = mine[mine["cached_tokens"].notna()]
     mine = known if len(known) else mine
-    who = str(config).replace("as served", "This server", 1)
+    who = as_subject(str(config))
     name = f"{who} on vLLM {_version(run)}" if _version(run) else who
     sentences = [_third_send(table, mine)] if code in ("none", "short") else []
     sentences.append(_without_drafter(second, mine))
@@ -202,10 +202,13 @@ def judge(sent: pd.DataFrame, stored: pd.DataFrame, run: Mapping[str, Any]) -> V
     found, upgrade = of_sweep(sweep(sent, stored)) if bad else Help(), None
     if bad:
         fault = _known_fault(run, mine.iloc[-1], _third(table, mine.iloc[-1]))
-        if fault is not None and _true(mine.iloc[-1]["as_served"]) and found.sentence is None:
-            found = Help(sentence=f"{_capital(fault.sentence)}: {fault.remedy}.")
         if fault is not None and fault.certain and fault.upgrade:
-            upgrade = f"{fault.upgrade} ({', '.join(fault.refs)}; read {fault.checked})."
+            upgrade = (
+                f"{fault.upgrade} ({', '.join(fault.refs)}; read {fault.checked}).{_still_needed(table, mine, found)}"
+            )
+        if fault is not None and _true(mine.iloc[-1]["as_served"]) and found.sentence is None:
+            # The release that mends it is told by a sentence of its own.
+            found = Help(sentence=f"{_capital(fault.sentence)}: {fault.flag if upgrade else fault.remedy}.")
     headline = _headline(name, mine, code)
     if stopped and code == "reuses":
         # What was not sent may be what misses.
@@ -348,6 +351,25 @@ def _known_fault(run: Mapping[str, Any], mine: pd.Series[Any], third: pd.DataFra
     elif third["cached_tokens"].notna().any():
         return None  # a third send that misses too has another cause
     return next(iter(preflight.matching(at, "second send misses")), None)
+
+
+def _still_needed(table: pd.DataFrame, mine: pd.DataFrame, found: Help) -> str:
+    """What the interval that helps brings besides the repeat, which no release's sparse default does."""
+    rows = table[(table["send"] == "new_ending") & table["cached_tokens"].notna()]
+    here = rows[rows["config"] == mine.iloc[-1]["config"]]
+    helped = table.loc[table["config"] == found.config, "interval_order"]
+    if not len(here) or not len(helped):
+        return ""
+    with_it = rows[(rows["interval_order"] == helped.iloc[0]) & (rows["drafter"] == mine.iloc[-1]["drafter"])]
+    both = here.merge(with_it, on="tokens", suffixes=("", "_helped")).sort_values("tokens", kind="stable")
+    if not len(both) or both.iloc[-1]["cached_tokens"] >= both.iloc[-1]["cached_tokens_helped"]:
+        return ""
+    row = both.iloc[-1]
+    return (
+        f" That is for the same prompt again: a new ending of {number(row['tokens'])} tokens, which reuses "
+        f"{number(row['cached_tokens_helped'])} at interval {row['interval_helped']} and "
+        f"{number(row['cached_tokens'])} without, still needs the interval."
+    )
 
 
 def _basis(sent: pd.DataFrame, mine: pd.DataFrame) -> str:

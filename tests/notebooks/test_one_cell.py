@@ -13,7 +13,7 @@ from stub import StubServer
 
 import prefixscope
 from prefixscope import notebooks
-from prefixscope.errors import RunError, TargetError
+from prefixscope.errors import RunError, TargetError, Unreachable
 from prefixscope.frames import columns
 from prefixscope.runs import Run
 
@@ -112,6 +112,35 @@ def test_a_server_that_went_away_loses_nothing(stub: StubServer, folder: Path) -
     after = run_cells("baseline", target=gone.url, lengths=[200])
     assert after["hits"].equals(before["hits"])
     assert after["run"].run.manifest["stages"]["baseline"]["status"] == "done"
+
+
+@pytest.mark.parametrize("stage", ["baseline", "equality", "speculation"])
+def test_a_server_that_never_answered_ends_in_its_error(stage: str, folder: Path) -> None:
+    """What asks and gets no answer at all ends in the reason, after the stage is kept as partial or failed."""
+    with pytest.raises(Unreachable, match="connection refused"):
+        run_cells(stage, target="http://127.0.0.1:1")
+    kept = Run(next(folder.glob("prefixscope-run-*")))
+    assert kept.manifest["stages"][stage]["status"] in ("partial", "failed")
+    assert stage != "baseline" or {row["status"] for row in kept.rows(stage)} == {"failed"}
+
+
+def test_what_was_measured_before_the_server_went_away_is_shown(folder: Path) -> None:
+    """Asked for more than it holds, a run of a server that has ended shows its rows, and the rest as failed."""
+    with StubServer() as gone:
+        gone.lora = None
+        run_cells("baseline", target=gone.url, lengths=[200])
+    after = run_cells("baseline", target=gone.url, lengths=[200, 300])
+    assert after["sends"]["status"].value_counts().to_dict() == {"ok": 6, "failed": 1}
+
+
+@pytest.mark.parametrize("stage", ORDER)
+def test_a_run_that_is_not_there_is_not_the_sample(stage: str, folder: Path) -> None:
+    """A mistyped directory is refused by name: neither is it made, nor does it get the sample's verdict."""
+    (folder / "other").mkdir()
+    for name, why in (("nowhere2", "there is no such directory"), ("other", "it has no run.json")):
+        with pytest.raises(RunError, match=f"run_dir='{name}' is no run: {why}"):
+            run_cells(stage, run_dir=name)
+    assert [place.name for place in folder.rglob("*")] == ["other"]
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ def test_each_notebook_ends_with_what_it_found_and_where_to_go(stage: str, execu
     linked = re.findall(r"\[([\w-]+)\]\(\1\.ipynb\)", where)
     assert set(linked) <= set(notebooks.FILES.values()) - {notebooks.FILES[stage]}
     assert linked or stage == "report"
+    assert stage != "report" or "prefixscope export-test prefixscope-sample.html" in where
 
 
 @pytest.mark.parametrize("stage", notebooks.FILES)
@@ -95,6 +96,17 @@ def test_prose_claims_no_more_than_the_sample_bears_out() -> None:
     assert frames.causes(trace)["cause"].iloc[0] != "stored and needed windows don't meet"
     assert "The first line is the one" not in _prose("trace")
     assert "are windows that don't meet" not in _prose("trace")
+
+
+@pytest.mark.usefixtures("kernel_path")
+def test_a_server_that_never_answered_ends_papermill(tmp_path: Path) -> None:
+    """A script around papermill sees the failure, and the run keeps the rows that tell of it."""
+    given = {"target": "http://127.0.0.1:1", "lengths": [100], "run_dir": str(tmp_path / "run")}
+    with pytest.raises(papermill.PapermillExecutionError, match="connection refused"):
+        papermill.execute_notebook(
+            str(notebooks.path("baseline")), str(tmp_path / "out.ipynb"), given, progress_bar=False, cwd=str(tmp_path)
+        )
+    assert {row["status"] for row in Run(tmp_path / "run").rows("baseline")} == {"failed"}
 
 
 @pytest.mark.usefixtures("kernel_path")
@@ -148,7 +160,7 @@ def test_changing_a_parameter_beyond_the_sample_says_what_to_do(tmp_path: Path) 
     from prefixscope import baseline
     from prefixscope.errors import PrefixscopeError
 
-    investigation = open_run(str(tmp_path / "run"), "sample")
+    investigation = open_run("", "sample")
     with pytest.raises(PrefixscopeError, match="embedded"):
         baseline.run(investigation, lengths=[777])
 
@@ -157,7 +169,7 @@ def test_the_sample_itself_is_never_written(tmp_path: Path) -> None:
     """Opening the sample works on a copy."""
     before = {f: f.stat().st_mtime_ns for f in resources.data_path("sample").rglob("*")}
     time.sleep(0.01)
-    run = open_run(str(tmp_path / "run"), "sample")
+    run = open_run("", "sample")
     run.run.warn("test", "a note")
     assert {f: f.stat().st_mtime_ns for f in resources.data_path("sample").rglob("*")} == before
 
@@ -180,7 +192,7 @@ def test_a_notebook_with_an_error_is_kept_and_named(tmp_path: Path, monkeypatch:
     (folder / "90-report.ipynb").write_text(json.dumps(broken))
     monkeypatch.setattr(resources, "notebooks_path", lambda *parts: folder.joinpath(*parts))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
-    run = open_run(str(tmp_path / "run"), "sample").run
+    run = open_run("", "sample").run
     with pytest.raises(
         notebooks.NotebookError, match=r"(?s)90-report.ipynb.*ZeroDivisionError.*notebooks/90-report.ipynb"
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -122,6 +123,7 @@ def test_a_dry_run_of_an_attached_server_names_what_is_left_out(
     assert "left out: trace" in shown
     assert "left out: sweep" in shown
     assert "--serve-cmd" in shown
+    assert shown.count("or a trace of it: -p sweep.trace=FILE") == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -497,11 +499,29 @@ def test_lab_takes_a_folder_and_passes_the_rest_on(
         raise SystemExit
 
     monkeypatch.setattr(os, "execv", replaced)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(SystemExit):
         cli.main(words)
     first = "--LabApp.default_url=/lab/tree/00-baseline.ipynb"
     assert started[0][1:] == ["-m", "jupyterlab", folder, first, *passed]
     assert (tmp_path / folder / "00-baseline.ipynb").is_file()
+
+
+def test_lab_as_root_says_what_to_add_before_it_makes_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Jupyter would end at once: the command that works is named, and the folder is not made; told to, it starts."""
+    started: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda _, arguments: started.append(arguments))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert cli.main(["lab", "mine", "--port", "8897"]) == 2
+    assert "Next: prefixscope lab mine --port 8897 --allow-root\n" in capsys.readouterr().err
+    assert not (tmp_path / "mine").exists()
+    assert started == []
+    with contextlib.suppress(TypeError):  # what replaces this process comes back here
+        cli.main(["lab", "mine", "--allow-root"])
+    assert started[0][-1] == "--allow-root"
+    assert (tmp_path / "mine" / "00-baseline.ipynb").is_file()
 
 
 def test_resume_refuses_another_target(

@@ -36,8 +36,23 @@ def test_the_sweep_recommends_what_lifts_every_length(sample: Path) -> None:
     """1,024 is the coarsest of the cheapest intervals that lift both lengths; 2,048 leaves one on the floor."""
     text = conclusions.sweep(sample).text
     assert "1,024 leaves the fewest tokens short over all 2 prompt lengths" in text
-    assert "1,105 blocks" in text
+    assert (
+        "At 6,446 tokens its second send hits 6,336, and it keeps 1,105 blocks of the prompt, which is every block, as "
+        "much as dense retention; 64, 512 and dense hit the same and keep the same; 2,048 hits the same there and "
+        "keeps 635, but hits less of 1,600 tokens." in text
+    )
     assert "Unpressured" in text
+
+
+def test_a_sweep_of_two_intervals_is_told_in_whole_words(sample: Path) -> None:
+    """Where no other interval hits as much there is no “same”."""
+    for file in (sample / "raw").glob("sweep.jsonl"):
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        kept = [row for row in rows if row["setting"]["interval"] in (None, 1024) and not row["setting"]["lora"]]
+        file.write_text("".join(json.dumps(row) + "\n" for row in kept))
+    text = conclusions.sweep(sample).text
+    assert "Of 2 intervals, 1,024 leaves" in text
+    assert "as much as dense retention. Unpressured" in text
 
 
 def test_the_trace_names_the_missing_blocks(sample: Path) -> None:
@@ -121,6 +136,8 @@ def test_each_conclusion_names_the_notebook_to_open_next(name: str, where: str, 
 def test_the_report_names_what_it_lacks(sample: Path) -> None:
     """A run without some stages sends the reader to their notebooks, a whole one to sharing it."""
     assert "read or send the report" in conclusions.report(sample).next
+    assert f"`prefixscope export-test {sample}/report.html` makes" in conclusions.report(sample).next
+    assert "`prefixscope export-test '/a b/x.html'` makes" in conclusions.report(sample, Path("/a b/x.html")).next
     manifest = json.loads((sample / "run.json").read_text())
     del manifest["stages"]["sweep"]
     manifest["stages"]["equality"]["status"] = "failed"

@@ -14,13 +14,15 @@ import pytest
 from data.make_run import make_run
 from stub import StubServer
 
-from prefixscope import cli, frames, notes, preflight, resources
+from prefixscope import charts, cli, frames, notes, preflight, resources, streaming, verdict
 from prefixscope.lookups import bring
 from prefixscope.notes import checking, upstream
 from prefixscope.notes.account import account
 from prefixscope.quantities import number
+from prefixscope.replay import travel
 from prefixscope.resources import data_path
 from prefixscope.runs import Run
+from prefixscope.telling import tell
 from prefixscope.trace import ranges_text
 
 SAMPLE = Path(__file__).parents[2] / "data" / "sample" / "run"
@@ -244,6 +246,23 @@ def test_ruled_out(note: str) -> None:
         assert text in told, text
 
 
+def test_the_note_asks_the_later_release_about_the_verdicts_server(note: str, sample: Path) -> None:
+    """The command that it names is given the run, whose every server is replayed, not the last one traced."""
+    told = section(note, "Open, and not measured")
+    assert "with this run's requests (prefixscope predict --trace RUN --vllm 0.29.0,0.30.0)" in told
+    assert account(sample).verdict.config in [case.name for case in travel.load(sample)]
+
+
+def test_a_new_ending_is_told_of_every_configuration(note: str, sample: Path) -> None:
+    """What hits nothing with the drafter and nothing without it is not laid at the drafter's door."""
+    told = section(note, "Symptom").split("ends differently ")[1].split("\n")[0]
+    hits = frames.hits(frames.sends(sample))
+    rows = hits[(hits["send"] == "new_ending") & (hits["tokens"] == 6446)]
+    assert set(rows.loc[rows["cached_tokens"] == 0, "config"]) >= {"MTP", "no MTP"}
+    assert "and 0 in every other configuration. Where it is 0" in told
+    assert set(re.findall(r"with (MTP[^;]*1,024)", told)) == {"MTP + LoRA, interval 1,024"}
+
+
 def test_upstream_status_has_dates_and_numbers(note: str) -> None:
     """Each pull request and issue of the cause is linked, with its state, its day where it is known, and its source."""
     told = section(note, "Upstream status")
@@ -347,6 +366,7 @@ def test_an_attached_server_without_a_trace_gets_the_known_fault(tmp_path: Path)
     assert "vllm#53945" in section(told, "Upstream status")
     assert "merged 8 September 2026" in section(told, "Upstream status")
     assert "Start it with --prefix-cache-retention-interval N" in section(told, "Workaround and its cost")
+    assert told.count("0.30.0 or later") == 1
     assert "vLLM 0.29.0 with a drafter keeps one checkpoint" in section(told, "Cause")
     assert told.count("keeps one checkpoint") == 1
     assert "VLLM" not in told
@@ -427,6 +447,7 @@ def test_a_trace_alone_has_a_note(tmp_path: Path) -> None:
     assert "A trace from elsewhere, of 3 engines, vLLM 0.29.0." in told
     assert "On which machine it was recorded is not known." in told
     assert "Measured on" not in told
+    assert "with this server's groups (prefixscope predict --trace RUN/trace-brought --vllm 0.29.0,0.30.0)" in told
 
 
 def test_times_of_a_machine_without_a_gpu_are_marked(note: str) -> None:
@@ -441,6 +462,30 @@ def test_the_machine_of_an_attached_server_is_not_the_one_that_asked(tmp_path: P
     told = attached(tmp_path / "run", row(send="cold", index=1, request_id="ps-0"), row(), environment=machine)
     assert "Asked from a machine with 2 CPUs, no GPU seen; the server's own machine is not known." in told
     assert "Measured on" not in told
+
+
+def test_a_server_that_is_not_ours_is_told_in_whole_sentences(sample: Path, tmp_path: Path) -> None:
+    """“As served” names a table's row; a sentence says that it is this server, of times and of answers too."""
+    run = tmp_path / "run"
+    shutil.copytree(sample, run, ignore=shutil.ignore_patterns("sweep.jsonl", "crosscheck.jsonl"))
+    for file in (run / "raw").glob("*.jsonl"):
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        mine = [one for one in rows if (one.get("setting") or {}).get("label") in ("MTP", "MTP + LoRA, interval 1,024")]
+        kept = [one for one in mine if one["setting"]["label"] == "MTP" or file.stem == "equality"]
+        served = {"as_served": True, "label": "as served", "drafter": None, "lora": None, "interval": None}
+        changed = [{**one, "setting": {**one["setting"], **served}, "label": "as served", "side": "A"} for one in kept]
+        file.write_text("".join(json.dumps(one) + "\n" for one in changed))
+    told = plain(notes.write_incident(run).read_text())
+    assert "| as served | 6,446 |" in told
+    assert "Time to first token of 6,446 tokens on this server as it is served: send 1" in told
+    assert "The answers on this server as it is served: 20 of 20 warm answers equal the cold ones" in told
+    assert not [one for one in sentences(told) if re.search(r"(?<!\()as served", one)]
+    generations = frames.generations(run)
+    shapes = frames.by_shape(generations)
+    assert charts.speed_title(shapes, None).startswith("This server generates ")
+    assert streaming.drafted(shapes)[0].startswith("This server: 430 of 624 drafted tokens were accepted")
+    told_of = tell(run, frames.sends(run), verdict.of_run(run))
+    assert "-token prompt on this server as it is served, the longest" in told_of.why
 
 
 def test_errors_name_the_folder(tmp_path: Path) -> None:

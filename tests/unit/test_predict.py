@@ -229,7 +229,35 @@ def test_the_recommendation_names_interval_price_and_upgrade() -> None:
     assert "124 tokens short of full on average, not 3,996" in advice.sentence
     assert "2,085 cache blocks for the average prompt instead of 425, 4.9 times as many" in advice.sentence
     assert "interval 2,048 keeps 1,135 blocks for the average prompt and leaves 860 tokens short" in advice.why
-    assert "vLLM 0.30.0 does as well at its own default, interval 0" in upgrade(cases, advice)
+    assert "vLLM 0.30.0 does as well when the same prompt comes again at its own default, interval 0" in upgrade(
+        cases, advice
+    )
+
+
+def test_an_upgrade_says_what_the_other_sends_lose() -> None:
+    """“As well” is said of the sends that were judged; what hits less at the later default has its two numbers."""
+    wide = {"new_ending": (5952, 0), "follow_up": (6400, 6272)}
+    others = [
+        replace(one, pattern=pattern, hit_tokens=hits[one.release == "0.30.0"] if one.send == 2 else one.hit_tokens)
+        for pattern, hits in wide.items()
+        for one in [*OLD, *NEW]
+        if one.resolved == (0 if one.release == "0.30.0" else 1024)
+    ]
+    cases = prediction(survey=Survey(cells=[*OLD, *NEW, *others])).cases()
+    advice = advise(cases, "0.29.0")
+    assert advice is not None
+    assert upgrade(cases, advice).endswith(
+        " But a new ending hits 0 instead of 5,952 and a follow-up hits 6,272 instead of 6,400 (6,392 tokens; vLLM "
+        "0.29.0 at interval 1,024)."
+    )
+    same = [replace(one, hit_tokens=6272) if one.send == 2 else one for one in others]
+    nothing = prediction(survey=Survey(cells=[*OLD, *NEW, *same])).cases()
+    assert "But" not in upgrade(nothing, advice)
+    judged = prediction(shares=(Share(tokens=6392), Share(tokens=6392, pattern="follow_up", weight=0.1)))
+    mixed = replace(judged, survey=Survey(cells=[*OLD, *NEW, *same])).cases()
+    found = advise(mixed, "0.29.0")
+    assert found is not None
+    assert "does as well with these prompts at its own default" in upgrade(mixed, found)
 
 
 def test_the_recommendation_follows_the_prompts() -> None:

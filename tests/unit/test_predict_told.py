@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 from dataclasses import replace
@@ -14,9 +15,11 @@ from data.workload import ROWS, pressure, row
 
 from prefixscope import charts, cli, display, frames
 from prefixscope.charts.titles import spans
+from prefixscope.cli import named
 from prefixscope.prediction import Now, advise, changes, render_prediction, render_pressed
-from prefixscope.replay import Cell, Grid, Share, Survey, read_workload
+from prefixscope.replay import Cell, Geometry, Grid, Share, Survey, read_workload
 from prefixscope.replay.refused import refused
+from prefixscope.resources import data_path
 from prefixscope.sections import pressed
 
 DENSE = [
@@ -271,3 +274,16 @@ def test_now_is_the_first_release_that_was_named(words: list[str], about: str, m
     with pytest.raises(Stop):
         cli.main(["predict", "--geometry", "gemma-4-12b", *words])
     assert opened == [about]
+
+
+def test_of_several_engines_the_one_with_the_worst_miss_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    """A run's folder of traces is asked about the server that missed, whichever was traced last."""
+    folder = data_path("sample", "run") / "trace"
+    geometry, drafter, header = named.geometry(argparse.Namespace(trace=str(folder), geometry=None))
+    assert header is not None
+    assert (header.version, header.interval, drafter) == ("0.29.0", 0, 3)
+    assert geometry == Geometry.from_header(header)
+    assert (
+        "holds 10 engines; taken is that of the worst miss, vLLM 0.29.0 at interval 0; for another one name its "
+        in (capsys.readouterr().err)
+    )

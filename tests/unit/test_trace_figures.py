@@ -287,6 +287,7 @@ def test_a_run_notes_that_a_trace_from_elsewhere_was_drawn(tmp_path: Path) -> No
     """With a run directory named too, its stage is done, says so, and nothing is measured."""
     from prefixscope.runs import Run
 
+    Run.create(tmp_path / "run", target={"kind": "sample"}, parameters={})
     lookups.view(str(tmp_path / "run"), trace=str(RECORDED))
     stage = Run(tmp_path / "run").manifest["stages"]["trace"]
     assert stage["status"] == "done"

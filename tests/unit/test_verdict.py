@@ -178,3 +178,39 @@ def test_the_note_of_a_run_that_streamed_alone(sample: Path) -> None:
     assert "this run started none" not in text
     assert "The server no MTP" in text
     assert "# without --speculative-config" in text or "--speculative-config" in text.partition("where it differs")[2]
+
+
+def test_an_upgrade_says_for_which_sends_the_interval_is_still_needed(sample: Path) -> None:
+    """What mends the repeat does not mend a new ending: both measured numbers, and none where they do not differ."""
+    sent = frames.sends(sample)
+    found = verdict.of_run(sample)
+    assert found.upgrade is not None
+    assert found.upgrade.endswith(
+        " That is for the same prompt again: a new ending of 6,446 tokens, which reuses 6,016 at interval 1,024 and 0 "
+        "without, still needs the interval."
+    )
+    alike = sent.copy()
+    alike.loc[alike["send"] == "new_ending", "cached_tokens"] = 0
+    same = verdict.of_frames(sample, alike, frames.kept(sample), None)
+    assert same.upgrade == found.upgrade.partition(" That is for")[0]
+
+
+def test_the_upgrade_is_told_once(sample: Path) -> None:
+    """Where the remedy is the known fault's and the release that mends it has its own sentence, the flag is left."""
+    known = {
+        "engine": "vLLM",
+        "vllm version": "0.29.0",
+        "speculative decoding": "on",
+        "retention interval reported": "0",
+    }
+    facts = [{"name": name, "value": value, "source": "x"} for name, value in known.items()]
+    manifest = json.loads((only(sample, "baseline") / "run.json").read_text())
+    (sample / "run.json").write_text(json.dumps({**manifest, "facts": facts}))
+    sent = frames.sends(sample)
+    served = sent[sent["config"] == "MTP"].assign(as_served=True, config="as served", interval_order=-1.0)
+    found = verdict.of_frames(sample, served, frames.kept(sample), None)
+    assert (found.remedy or "").endswith(
+        "start it with --prefix-cache-retention-interval N, a multiple of the scheduler block (for example 1024)."
+    )
+    assert (found.upgrade or "").startswith("Upgrading to vLLM 0.30.0 or later mends it")
+    assert found.sentence.count("0.30.0 or later") == 1

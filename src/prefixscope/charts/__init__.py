@@ -20,10 +20,11 @@ from prefixscope.charts.pressed import hit_rate_under_pressure, pressure_title
 from prefixscope.charts.retention import cost_against_shortfall, hit_against_interval
 from prefixscope.charts.ruler import block_ruler
 from prefixscope.charts.store import store_ruler
-from prefixscope.charts.titles import listing, with_configs
+from prefixscope.charts.titles import as_subject, listing, with_configs
 
 __all__ = [
     "accepted_by_position",
+    "as_subject",
     "balance_over_reuse",
     "block_range",
     "block_ruler",

@@ -9,7 +9,7 @@ import pandas as pd
 
 from prefixscope.charts.encoding import WIDTH, colour, count_axis, inline
 from prefixscope.charts.panels import facet
-from prefixscope.charts.titles import wrapped_title
+from prefixscope.charts.titles import as_subject, wrapped_title
 from prefixscope.paired import Effect
 from prefixscope.quantities import count
 from prefixscope.theme import ARM_COLOURS, BLUE, GREEN
@@ -163,7 +163,8 @@ def speed_title(rows: pd.DataFrame, faster: Effect | None) -> str:
     labels = rows.drop_duplicates("arm").set_index("arm")["label"].to_dict()
     if faster is None or len(labels) < 2:
         medians = rows["tokens_per_s"]
-        return f"{labels[min(labels)]} generates {medians.min():,.1f} to {medians.max():,.1f} tokens a second, by shape"
+        who = as_subject(str(labels[min(labels)]))
+        return f"{who} generates {medians.min():,.1f} to {medians.max():,.1f} tokens a second, by shape"
     a, b = labels["A"], labels["B"]
     if faster.low is None or faster.high is None:
         return f"{a} generates {faster.value:.2f} times as many tokens a second as {b}: too few prompts to be sure"

@@ -31,6 +31,11 @@ def with_configs(names: Sequence[str]) -> str:
     return " and ".join([*parts, *([f"with {listing(others)}"] if others else [])])
 
 
+def as_subject(name: str) -> str:
+    """A configuration as a sentence begins with it; one that is not ours is ``This server``."""
+    return name.replace("as served", "This server", 1) if name.startswith("as served") else name
+
+
 def spans(names: Sequence[str], order: Sequence[str]) -> str:
     """Three neighbours in ``order`` or more as a span: ``64 to 1,024 and dense``, ``0, 512 and 1,024``."""
     runs: list[list[str]] = []

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prefixscope.cli.exits import DONE
+from prefixscope.errors import NotebookError
 
 if TYPE_CHECKING:
     from prefixscope.cli.exits import Commands
@@ -40,6 +42,12 @@ def lab(options: argparse.Namespace) -> int:
     """Copy the notebooks where none are, and become JupyterLab with the first one open."""
     from prefixscope import notebooks
 
+    if os.geteuid() == 0 and not any("allow" in option and "root" in option for option in options.more):
+        # Jupyter refuses to run as root; better before a folder is made.
+        raise NotebookError(
+            "JupyterLab does not run as root unless it is told to",
+            remedy=f"{shlex.join(['prefixscope', 'lab', options.directory, *options.more])} --allow-root",
+        )
     folder, first = Path(options.directory), f"{notebooks.FILES['baseline']}.ipynb"
     if not folder.exists() or not any(folder.iterdir()):
         notebooks.copy_to(folder)

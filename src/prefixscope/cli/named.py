@@ -21,17 +21,21 @@ if TYPE_CHECKING:
 def geometry(options: argparse.Namespace) -> tuple[Geometry, int | None, Header | None]:
     """The geometry that was asked for, the draft tokens that go with it, and the running server's header."""
     from prefixscope.replay import Geometry
+    from prefixscope.setting import interval_label
     from prefixscope.trace import read_trace
 
     if options.trace:
-        headers = read_trace(options.trace).headers
+        trace = read_trace(options.trace)
+        headers = trace.headers
         if not headers:
             raise ReplayError(f"{options.trace} has no header", remedy="give a trace with the engine's first line")
-        header = headers[-1]
+        worst = trace.worst() if len(headers) > 1 else None
+        header = worst.header if worst is not None else headers[-1]
         if len(headers) > 1:
+            which = "that of the worst miss" if worst is not None and worst.missed_tokens else "one without a miss"
             say(
-                f"{options.trace} holds {len(headers)} engines; taken is the last, vLLM {header.version} at interval "
-                f"{header.interval}"
+                f"{options.trace} holds {len(headers)} engines; taken is {which}, vLLM {header.version} at interval "
+                f"{interval_label(header.interval)}; for another one name its file"
             )
         return Geometry.from_header(header), header.spec_tokens, header
     if options.geometry is None:

@@ -131,7 +131,7 @@ def _text(told: Account, environment: Markdown, parts: Iterable[Markdown]) -> st
 def _environment_title(told: Account) -> str:
     recorded = redact.manifest(told.material.run).get("collect_env", {}).get("lines")
     if recorded:
-        return "The output of python -m vllm.collect_env, and what prefixscope recorded"
+        return "Lines of python -m vllm.collect_env, and what prefixscope recorded; please add the whole output"
     return "As prefixscope recorded it; please add the output of python collect_env.py"
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from prefixscope import conclusions, redact, standing
+from prefixscope.charts import with_configs
+from prefixscope.geometry import BROUGHT
 from prefixscope.notes import remedy, symptom, upstream
 from prefixscope.notes.account import Account
 from prefixscope.notes.context import on_gpu
 from prefixscope.quantities import count, number
-from prefixscope.sections.section import command
+from prefixscope.sections.section import begin
 
 _STAGES = {
     "baseline": "hit lengths by configuration",
@@ -31,7 +33,7 @@ def equality(told: Account) -> str:
     settings = told.material.comparisons["setting"].dropna().unique()
     if not len(told.material.comparisons):
         return ""
-    where = f" with {' and '.join(settings)}" if len(settings) else ""
+    where = f" {with_configs(list(settings))}" if len(settings) else ""
     return f"The answers{where}: {conclusions.equality(told.run_dir).text}"
 
 
@@ -86,7 +88,7 @@ def _questions(told: Account) -> Iterator[str]:
         reason = f": {reason.splitlines()[0]}" if reason else ""
         if stage == "baseline" and told.material.resent:
             what = "hit lengths of other prompts and configurations than those above"
-        yield f"Not measured: {what}. Stage {stage} {why}{reason} (`{command(stage)}`)."
+        yield f"Not measured: {what}. Stage {stage} {why}{reason} (`{begin(material, stage)}`)."
     failed = int((material.sent["status"] == "failed").sum())
     if failed:
         yield f"{count(failed, 'request')} failed and {'is' if failed == 1 else 'are'} in no number above."
@@ -113,7 +115,9 @@ def _other_releases(told: Account) -> str:
     text = f"Only vLLM {told.version} was measured; what other releases do is predicted or cited."
     if later is None or told.main is None:
         return text
+    # A run's own requests are replayed server by server; a trace from elsewhere has one that its worst miss names.
+    asked = ("this server's groups", f"RUN/{BROUGHT}") if told.material.brought else ("this run's requests", "RUN")
     return (
-        f"{text} Before an upgrade ask the later release's scheduler with this server's groups (`prefixscope predict "
-        f"--trace RUN/trace --vllm {told.version},{later}`)."
+        f"{text} Before an upgrade ask the later release's scheduler with {asked[0]} (`prefixscope predict "
+        f"--trace {asked[1]} --vllm {told.version},{later}`)."
     )

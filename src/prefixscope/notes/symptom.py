@@ -125,8 +125,8 @@ def waiting(told: Account) -> str:
     what = "one send each" if many.max() == 1 else "medians"
     where = {True: "", False: ", on a CPU: compare them, don't quote them", None: ""}[on_gpu(told)]
     return (
-        f"Time to first token of {number(rows['tokens'].iloc[0])} tokens with {told.verdict.config}: "
-        f"{', '.join(parts)} ({what}{where})."
+        f"Time to first token of {number(rows['tokens'].iloc[0])} tokens "
+        f"{charts.with_configs([str(told.verdict.config)])}: {', '.join(parts)} ({what}{where})."
     )
 
 

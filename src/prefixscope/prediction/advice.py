@@ -15,6 +15,9 @@ from prefixscope.quantities import number
 UNPRESSURED = "unpressured"
 """The word that goes with every recommendation made without a workload, in a pool that never evicted."""
 
+OTHERS = {"new_ending": "new ending", "follow_up": "follow-up"}
+"""Patterns besides the repeat, and how people read them."""
+
 EACH = "blocks for the average prompt"
 
 
@@ -105,7 +108,9 @@ def advise(cases: pd.DataFrame, release: str, *, now_order: float | None = None)
 
 
 def upgrade(cases: pd.DataFrame, advice: Advice) -> str:
-    """A sentence on the first later release whose own default does as well; empty where no later one was asked."""
+    """The first later release whose own default does as well with these prompts, and what it loses with others; empty
+    where no later one was asked.
+    """
     releases = cases["release"].drop_duplicates().tolist()
     later = [name for name in releases if versions.parse(name) > versions.parse(advice.release)]
     for name in later:
@@ -118,12 +123,31 @@ def upgrade(cases: pd.DataFrame, advice: Advice) -> str:
             kept = (mine["blocks"] * mine["weight"]).sum(skipna=False)
             blocks = "" if pd.isna(kept) else f", keeping {number(round(float(kept) / prompts))} {EACH}"
             better = "as well" if short == advice.short_tokens else "better"
+            again = " when the same prompt comes again" if set(mine["pattern"]) == {"repeat"} else " with these prompts"
             return (
-                f"After an upgrade: vLLM {name} does {better} at its own default, interval {_plain(mine.iloc[0])} "
-                f"({number(round(short))} tokens short of full on average{blocks}"
-                f"{'' if evicts(cases) else f'; {UNPRESSURED}'})."
+                f"After an upgrade: vLLM {name} does {better}{again} at its own default, interval "
+                f"{_plain(mine.iloc[0])} ({number(round(short))} tokens short of full on average{blocks}"
+                f"{'' if evicts(cases) else f'; {UNPRESSURED}'}).{_lost(cases, advice, name)}"
             )
     return "After an upgrade: no later release asked here does as well at its own default." if later else ""
+
+
+def _lost(cases: pd.DataFrame, advice: Advice, later: str) -> str:
+    """What sends that no prompt stands for hit less at the later release's default than as recommended."""
+    columns = ["pattern", "tokens", "interval", "hit_2"]
+    other = cases[(cases["weight"] == 0) & cases["pattern"].isin(list(OTHERS)) & cases["hit_2"].notna()]
+    here = other.loc[(other["release"] == advice.release) & (other["interval_order"] == advice.order), columns]
+    both = other.loc[(other["release"] == later) & other["default"], columns].merge(
+        here, on=columns[:2], suffixes=("", "_here")
+    )
+    both = both[both["tokens"] == both["tokens"].max()]
+    lost = [
+        f"a {OTHERS[str(row.pattern)]} hits {number(row.hit_2)} instead of {number(row.hit_2_here)}"
+        for row in both.itertuples()
+        if row.hit_2 < row.hit_2_here
+    ]
+    where = f"{number(both['tokens'].max())} tokens; vLLM {advice.release} at interval {advice.interval}"
+    return f" But {' and '.join(lost)} ({where})." if lost else ""
 
 
 def _each(row: pd.Series[Any], prompts: float) -> tuple[float, float | None]:

@@ -12,15 +12,13 @@ import pandas as pd
 
 from prefixscope import frames
 from prefixscope.charts.titles import listing, spans
-from prefixscope.prediction.advice import UNPRESSURED, Advice, advise, evicts, ranked, upgrade
+from prefixscope.prediction.advice import OTHERS, UNPRESSURED, Advice, advise, evicts, ranked, upgrade
 from prefixscope.prediction.changes import changes
 from prefixscope.quantities import count, number
 from prefixscope.replay import Geometry, Grid, Share, Survey, install_line
 from prefixscope.replay.releases import age
 from prefixscope.setting import Interval
 
-OTHERS = {"new_ending": "new ending", "follow_up": "follow-up"}
-"""Patterns besides the repeat, and how people read them."""
 MOST_COLUMNS = 3
 """Prompt lengths that a table has columns for."""
 

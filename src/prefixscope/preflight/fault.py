@@ -24,6 +24,7 @@ class Fault:
     """One row: what happens, since when, until when, why we say so, and what to do.
 
     ``upgrade`` says which release mends it by itself and what that costs; empty where the table does not know.
+    ``flag`` is the remedy without an upgrade.
     """
 
     id: str
@@ -38,6 +39,10 @@ class Fault:
     condition: Mapping[str, Any] = field(default_factory=dict)
     upgrade: str = ""
     certain: bool = True
+
+    @property
+    def flag(self) -> str:
+        return self.remedy.partition(", or upgrade to ")[0]
 
     @property
     def sentence(self) -> str:

@@ -9,7 +9,7 @@ import pandas as pd
 from prefixscope import frames
 from prefixscope.material import Material
 from prefixscope.quantities import count, number
-from prefixscope.sections.section import Section, Table, command, empty
+from prefixscope.sections.section import Section, Table, attached, command, empty
 
 
 def predicted(material: Material) -> Section:
@@ -20,15 +20,13 @@ def predicted(material: Material) -> Section:
     if not len(known):
         missing = "No hit has been predicted with the engine's own scheduler."
         found = empty(material, section_id, title, missing, "crosscheck")
-        if len(material.sweep) and not material.sweep["measured"].any():
+        if len(material.sweep) and not material.sweep["measured"].any() and not len(sent):
             return replace(found, missing="Nothing was measured: the retention sweep is predicted alone.", command="")
         if material.unasked:
-            return replace(found, missing=f"{missing} {material.unasked}", command=command("baseline"))
+            asked = replace(found, missing=f"{missing} {material.unasked}")
+            return asked if attached(material) else replace(asked, command=command("baseline"))
         if material.brought:
             return replace(found, command="prefixscope predict --trace FILE --intervals default,1024")
-        if (material.run.get("target") or {}).get("kind") == "attached":
-            # The engine's groups are known from a trace alone; a server that runs gets the tracer at its next restart.
-            return replace(found, command="prefixscope trace kit KIT")
         # Not a notebook of its own: every notebook that measures predicts, and the report makes up what is missing.
         return replace(found, command=command(None)) if found.command == command("crosscheck") else found
     wrong = known[~known["predicted_agrees"].astype(bool)]

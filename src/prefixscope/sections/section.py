@@ -43,8 +43,8 @@ class Table:
 class Section:
     """One question of the report.
 
-    ``findings`` are (about what, what was found); ``missing`` says what would fill the section, ``command`` how;
-    ``glossary`` holds (term, meaning).
+    ``findings`` are (about what, what was found); ``missing`` says what would fill the section, ``command`` how, and
+    ``fills`` what its lines do; ``glossary`` holds (term, meaning).
     """
 
     id: str
@@ -56,6 +56,7 @@ class Section:
     tables: tuple[Table, ...] = ()
     missing: str = ""
     command: str = ""
+    fills: str = "This fills the section"
     glossary: tuple[tuple[str, str], ...] = ()
 
 
@@ -69,6 +70,32 @@ def command(stage: str | None) -> str:
     return GO_ON + (f" --only {stage}" if stage else "")
 
 
+_TRACED = (
+    "These lines fill the section, in a run of its own",
+    "prefixscope trace kit KIT                   # prints what the server's next start needs\n"
+    "prefixscope run --url URL -o NEW\n"
+    "cp TRACE_DIR/*.jsonl NEW/trace/             # what the server wrote meanwhile\n"
+    "prefixscope run -o NEW --resume --only report",
+)
+UNRESTARTED = {
+    "trace": _TRACED,
+    "crosscheck": _TRACED,
+    "sweep": (
+        "Either line fills the section",
+        "prefixscope run -o RUN --resume --only sweep -p sweep.trace=FILE   # predicted from a trace of the server\n"
+        "prefixscope run --serve-cmd 'vllm serve MODEL …'                   # measured, on a server of its own",
+    ),
+}
+"""What fills a section about a server that is not ours to restart: what the lines do, and the lines."""
+
+
+def begin(material: Material, stage: str) -> str:
+    """The command that fills a stage of this run, or the first of several, as a sentence names it."""
+    if stage in UNRESTARTED and attached(material) and not material.brought:
+        return UNRESTARTED[stage][1].splitlines()[0].partition("#")[0].strip()
+    return command(stage)
+
+
 def empty(material: Material, section_id: str, title: str, missing: str, stage: str | None) -> Section:
     """A section without data: why, and the command that fills it."""
     entry = (material.run.get("stages") or {}).get(stage)
@@ -77,6 +104,9 @@ def empty(material: Material, section_id: str, title: str, missing: str, stage: 
     if why:
         missing = f"{missing} {why[:1].upper()}{sentence(why)[1:]}"
     fill = command(stage)
+    if stage in UNRESTARTED and attached(material) and not material.brought:
+        fills, fill = UNRESTARTED[stage]
+        return Section(id=section_id, title=title, missing=missing, command=fill, fills=fills)
     if material.brought:
         # A trace from elsewhere has no server to go on with.
         fill = "prefixscope run --url http://HOST:8000"
@@ -91,6 +121,12 @@ def empty(material: Material, section_id: str, title: str, missing: str, stage: 
     elif entry.get("status") == "left out":
         fill = "prefixscope run --serve-cmd 'vllm serve MODEL …'"
     return Section(id=section_id, title=title, missing=missing, command=fill)
+
+
+def attached(material: Material) -> bool:
+    """Whether the run's server ran already, and is not ours to restart."""
+    target = material.run.get("target")
+    return isinstance(target, Mapping) and target.get("kind") == "attached"
 
 
 def sentence(value: Any) -> str:

@@ -95,7 +95,7 @@ class Work:
         longest = self.tokens + self.answer_tokens
         if sender.context is not None and longest > sender.context:
             raise RunError(
-                f"{longest:,} tokens do not fit the context of {sender.context:,} that {arm.label} serves",
+                f"{arm.label}: {longest:,} tokens do not fit the served context of {sender.context:,}",
                 remedy=f"-p speculation.tokens={max(1, sender.context // 2)}",
             )
         sender.discard_first(sender.base)
