@@ -190,10 +190,8 @@ def test_how_far_short_a_full_hit_may_end_is_what_the_engines_say(sample: Path) 
     """832 of 1,000 tokens is as good as it gets with MTP: up to 192 tokens, three scheduler blocks, are."""
     found = material.gather(sample)
     bound = hit_lengths(found).after[0]
-    assert (
-        "Up to so far below it is as good as it gets: 64 tokens (1 scheduler block of 64) without a drafter, " in bound
-    )
-    assert "192 tokens (3 scheduler blocks of 64) with mtp." in bound
+    assert "No more than this below it is a full hit: 64 tokens (1 scheduler block of 64) without a drafter, " in bound
+    assert "192 tokens (3 scheduler blocks of 64) with a drafter (mtp)." in bound
     second = found.hits[(found.hits["index"] == 2) & (found.hits["verdict"] == "reuses")]
     for drafter, most in ((False, 64), (True, 192)):
         short = second.loc[second["drafter"] == drafter, "short_tokens"]

@@ -51,7 +51,7 @@ def hit_lengths(material: Material) -> Section:
     doubtful = material.sent["metrics_agree"].dropna()
     what, short = ("bar that reaches", "short of") if material.resent else ("point on", "below")
     after = [
-        f"A {what} the dashed line would reuse every token. {_as_good_as_it_gets(material, short)}",
+        f"A {what} the dashed line would reuse every token. {_full_hit(material, short)}",
         f"A {what.split()[0]} at 0 is a prefix that is computed again in full. If send 2 is at 0 and send 3 is not, "
         "only the third visitor of a prompt profits from the cache.",
     ]
@@ -80,19 +80,20 @@ def hit_lengths(material: Material) -> Section:
     )
 
 
-def _as_good_as_it_gets(material: Material, short: str) -> str:
+def _full_hit(material: Material, short: str) -> str:
     """How far before the prompt's end a full hit may stop: what the traced engines say, else the most there is."""
     bounds: dict[str, str] = {}
     for header in material.headers:
         least, block = header.get("min_prompt_tokens"), header.get("scheduler_block")
         if isinstance(least, int) and isinstance(block, int) and block:
             # A prompt one token shorter than the shortest that can hit is short by all of itself, and none by more.
-            who = f"with {redact.clean(header['spec_method'])}" if header.get("spec_method") else "without a drafter"
+            method = header.get("spec_method")
+            who = f"with a drafter ({redact.clean(method)})" if method else "without a drafter"
             size = count(math.ceil((least - 1) / block), "scheduler block")
             bounds[who] = f"{count(least - 1, 'token')} ({size} of {block:,}) {who}"
     told = ", ".join(bounds.values()) or (f"1 scheduler block without a drafter, {frames.FULL_HIT_BLOCKS} with one")
     return (
-        f"Up to so far {short} it is as good as it gets: {told}. vLLM always computes the last token, rounds hits down "
+        f"No more than this {short} it is a full hit: {told}. vLLM always computes the last token, rounds hits down "
         "to whole scheduler blocks and, with speculative decoding, gives up the last block, in short prompts one in "
         "the full-attention and one in the windowed layers."
     )
