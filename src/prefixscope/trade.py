@@ -252,19 +252,25 @@ def of_run(run_dir: Path) -> Trade | None:
     return None if mix is None else weigh(frames.generations(run_dir), frames.resends(run_dir), mix)
 
 
-def sentence(trade: Trade) -> str:
-    """Both halves side by side, and what is left of them; every number with the interval it is known to."""
+def sentence(trade: Trade, *, briefly: bool = False) -> str:
+    """Both halves side by side, and what is left of them; every number with the interval it is known to.
+
+    ``briefly`` leaves out the rates behind the first half and `in_turn`, for who says them elsewhere.
+    """
     mix, (a, b) = trade.mix, trade.labels
     lost = trade.lost_s
     hits = [f"{number(hit)} with {name}" for name, hit in zip(trade.labels, trade.hits, strict=True) if hit is not None]
     why = f", where the second send hits {' and '.join(hits)}" if len(hits) == 2 and mix.reuse else ""
+    rates = (
+        f" ({trade.rates[0]:,.1f} against {trade.rates[1]:,.1f} tokens/s by the mean time of a token over "
+        f"{count(trade.gained_s.pairs, 'prompt')})"
+    )
     text = (
         f"With prompts of {mix.prompt_tokens:,} tokens, {mix.reuse:.0%} of them sent once before, and answers of "
-        f"{mix.answer_tokens:,}, {a} {_seconds('gains', 'loses', trade.gained_s)} of generation a request against {b} "
-        f"({trade.rates[0]:,.1f} against {trade.rates[1]:,.1f} tokens/s by the mean time of a token over "
-        f"{count(trade.gained_s.pairs, 'prompt')}) and "
-        f"{_seconds('loses', 'gains', lost)} of prefill{why}. {in_turn(trade)} "
+        f"{mix.answer_tokens:,}, {a} {_seconds('gains', 'loses', trade.gained_s)} of generation a request against {b}"
+        f"{'' if briefly else rates} and {_seconds('loses', 'gains', lost)} of prefill{why}. "
     )
+    text += "" if briefly else f"{in_turn(trade)} "
     net = trade.net_s
     if net.low is None or net.high is None or net.low <= 0 <= net.high:
         text += f"On balance that can't be told from nothing: {_signed(net)}."

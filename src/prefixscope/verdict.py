@@ -139,13 +139,20 @@ def _drafting(run_dir: Path, generations: pd.DataFrame) -> Verdict:
     faster = effect(generations, "tokens_per_s")
     drafted = streaming.drafted(shapes)
     headline = f"{speed_title(shapes, faster)}." if faster is not None else drafted[0]
-    sentences = [trade.sentence(weighed)] if weighed is not None else drafted if faster is not None else drafted[1:]
+    sentences = (
+        [trade.sentence(weighed, briefly=True)]
+        if weighed is not None
+        else drafted
+        if faster is not None
+        else drafted[1:]
+    )
     prompts = generations["item"].nunique()
     return Verdict(
         code="not asked",
         headline=headline,
         sentences=tuple(sentences),
-        basis=f"{count(len(generations), 'streamed answer')} to {count(prompts, 'prompt')}, by the server's own usage.",
+        basis=f"{count(len(generations), 'streamed answer')} to {count(prompts, 'prompt')}, by the server's own usage."
+        + (f" {trade.in_turn(weighed)}" if weighed is not None else ""),
     )
 
 

@@ -175,6 +175,7 @@ def test_the_note_of_a_run_that_streamed_alone(sample: Path) -> None:
     text = incident.note(account(only(sample, "speculation")), {})
     assert text.startswith("# MTP generates ")
     assert text.count("On balance MTP") == 1
+    assert text.count("The prefill times are not those of the streamed answers") == 1
     assert "this run started none" not in text
     assert "The server no MTP" in text
     assert "# without --speculative-config" in text or "--speculative-config" in text.partition("where it differs")[2]

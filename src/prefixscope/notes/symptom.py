@@ -108,7 +108,7 @@ def adapter(told: Account) -> str:
 def elsewhere(told: Account) -> list[str]:
     """What the verdict adds of other sends and configurations; without what the cause says."""
     known = "" if told.diagnosis is None else told.diagnosis.sentence
-    return [text for text in told.verdict.sentences if text not in (known, drafter_off(told))]
+    return [text for text in told.verdict.sentences if text not in (known, drafter_off(told, briefly=True))]
 
 
 def waiting(told: Account) -> str:
@@ -130,11 +130,11 @@ def waiting(told: Account) -> str:
     )
 
 
-def drafter_off(told: Account) -> str:
+def drafter_off(told: Account, *, briefly: bool = False) -> str:
     """What a drafter gains in generation and loses in prefill, where both were streamed."""
     mix = trade.mix_of(told.material.run)
     found = None if mix is None else trade.weigh(told.material.generations, told.material.resends, mix)
-    return "" if found is None else trade.sentence(found)
+    return "" if found is None else trade.sentence(found, briefly=briefly)
 
 
 def streamed(told: Account) -> list[str]:
