@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from prefixscope.errors import EngineError
+from prefixscope.errors import Unwritable
 from prefixscope.installer import folder_bytes
 
 MARKER = "complete.json"
@@ -110,8 +110,8 @@ def lock(progress: Progress) -> Iterator[None]:
         home().mkdir(parents=True, exist_ok=True)
         file = (home() / ".lock").open("w")
     except OSError as error:
-        raise EngineError(
-            f"the cache folder {home()} can't be written to: {error}",
+        raise Unwritable(
+            f"the cache folder {home()} can't be written to: {error.strerror}",
             remedy="set PREFIXSCOPE_CACHE to a folder that this user may write to",
         ) from error
     with file:

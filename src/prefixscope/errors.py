@@ -144,4 +144,4 @@ class ReportError(PrefixscopeError):
 
 
 class Unwritable(ReportError):
-    """A finished file can't be written to the place that was named."""
+    """A place that was named, or the cache folder, can't be written to."""

@@ -9,6 +9,9 @@ it, and everybody can say what stood there. ::
     truth      true or false
     interval   a count or "dense"
     text       text
+    moment     a date and time of ISO 8601
+    send       the name of a send (``_NAMES``)
+    status     how a request ended (``_NAMES``)
     name       text or a count
     object     a JSON object
     anything   holds neither NaN nor infinity
@@ -21,6 +24,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
@@ -42,10 +46,10 @@ _FIELDS = {
     **dict.fromkeys(("overlapped", "disturbed", "interleaved", "identical"), "truth"),
     "interval": "interval",
     **dict.fromkeys(
-        ("stage", "kind", "at", "cell", "series", "attempt", "role", "server", "model", "status", "error", "send",
-         "request_id", "arm", "label", "side", "shape", "pair", "by", "class", "finish_reason", "source", "taken_from",
+        ("stage", "kind", "cell", "series", "attempt", "role", "server", "model", "error", "request_id",
+         "arm", "label", "side", "shape", "pair", "by", "class", "finish_reason", "source", "taken_from",
          "group_kind", "release", "interval_asked", "text"), "text"),
-    "document": "name",
+    "document": "name", "at": "moment", "send": "send", "status": "status",
     **dict.fromkeys(("setting", "prompt", "metrics", "counters", "per_request"), "object"),
 }  # fmt: skip
 _DRAFTING = {"drafts": "count", "drafted": "count", "accepted": "count", "per_position": "counts"}
@@ -59,6 +63,10 @@ _INNER = {
 }  # fmt: skip
 """Field, and the field of a field → what it can be."""
 
+_NAMES = {
+    "send": {"cold", "repeat", "control", "new_ending", "follow_up"},
+    "status": {"ok", "failed", "void", "interrupted"},
+}
 _WORDS = {
     "count": "is no whole number from 0 on",
     "time": "is no number from 0 on",
@@ -66,6 +74,9 @@ _WORDS = {
     "truth": "is neither true nor false",
     "interval": 'is no number of tokens, nor "dense"',
     "text": "is no text",
+    "moment": "is no date and time",
+    "send": "is the name of no send",
+    "status": "is no outcome of a request",
     "name": "is neither text nor a number",
     "object": "is no JSON object",
 }
@@ -136,7 +147,12 @@ def _wrong(value: Any, kind: str) -> tuple[Any, str] | None:
             return first, _WORDS[one]
         early = (after for before, after in pairwise(value) if one == "time" and after < before)
         return next(((item, "is before the one that it follows") for item in early), None)
-    return None if _is(value, kind) else (value, _WORDS[kind])
+    if _is(value, kind):
+        return None
+    huge = (
+        isinstance(value, (int, float)) and MOST_COUNT <= abs(value) < math.inf and kind in ("count", "time", "number")
+    )
+    return value, f"is more than any {kind} here" if huge else _WORDS[kind]
 
 
 def _is(value: Any, kind: str) -> bool:
@@ -144,6 +160,10 @@ def _is(value: Any, kind: str) -> bool:
         return isinstance(value, bool)
     if kind == "object":
         return isinstance(value, dict)
+    if kind in _NAMES:
+        return isinstance(value, str) and value in _NAMES[kind]
+    if kind == "moment":
+        return isinstance(value, str) and _is_moment(value)
     if isinstance(value, str):
         return kind in ("text", "name") or (kind == "interval" and value == "dense")
     if kind == "text":
@@ -152,6 +172,14 @@ def _is(value: Any, kind: str) -> bool:
         return False
     least = -MOST_COUNT if kind == "number" else 0
     return least <= value < MOST_COUNT and (kind in ("time", "number") or value == int(value))
+
+
+def _is_moment(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text.removesuffix("Z"))
+    except ValueError:
+        return False
+    return True
 
 
 _NOTHING = object()

@@ -160,6 +160,7 @@ def execute(
 
     check(stage, values)
     out = run.path / "notebooks" / f"{FILES[stage]}.ipynb"
+    out.parent.mkdir(exist_ok=True)  # a copied run may come without
     (run.path / "progress.json").unlink(missing_ok=True)
     with _watching(run.path / "progress.json", watch):
         try:
@@ -175,10 +176,12 @@ def execute(
                 extra_arguments=["--IPKernelApp.log_level=50"],
             )
         except OSError as error:
+            full = error.errno == errno.ENOSPC
+            first = "make room" if full else "mend that"
             raise NotebookError(
                 f"{out} could not be written: {error.strerror or error}",
-                cause="the disk is full; all measured rows are safe" if error.errno == errno.ENOSPC else "",
-                remedy=f"make room, then prefixscope run -o {shlex.quote(str(run.path))} --resume",
+                cause="the disk is full; all measured rows are safe" if full else "",
+                remedy=f"{first}, then prefixscope run -o {shlex.quote(str(run.path))} --resume",
             ) from error
         except PapermillExecutionError as error:
             reason = f"{error.ename}: {(str(error.evalue).splitlines() or [''])[0]}"

@@ -324,6 +324,18 @@ def test_requirements_are_read_from_the_wheel(machine: Machine) -> None:
     assert [each.name for each in others] == ["requests", "fastapi"]
 
 
+def test_a_cache_folder_that_can_not_be_written_to_is_a_usage_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The folder, why in plain words, and the variable to set; exit 2 as for any place that can't be written to."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PREFIXSCOPE_CACHE", str(tmp_path / "file" / "cache"))
+    assert cli.main(["engine", "install", "0.29.0"]) == 2
+    shown = capsys.readouterr().err
+    assert "can't be written to: Not a directory" in shown
+    assert "set PREFIXSCOPE_CACHE" in shown
+
+
 def test_cache_folder_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Our own variable wins over the desktop convention, which wins over the home folder."""
     monkeypatch.setenv("PREFIXSCOPE_CACHE", "/a")

@@ -87,7 +87,7 @@ def test_a_truncated_line_is_left_out_and_named(tmp_path: Path) -> None:
     rows, problems = frames.read_rows(tmp_path)
     assert len(rows) == 2
     assert len(problems) == 2
-    assert "1 unreadable line" in render_html(tmp_path)
+    assert "1 unreadable line left out (line 4, maybe an interrupted write)" in render_html(tmp_path)
 
 
 def test_nan_and_failed_rows_are_kept(tmp_path: Path) -> None:

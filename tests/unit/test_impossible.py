@@ -28,7 +28,12 @@ NAN, ENDLESS = float("nan"), float("inf")
         ({"cached_tokens": True}, "cached_tokens", "true is no whole number from 0 on"),
         ({"cached_tokens": 6.5}, "cached_tokens", "6.5 is no whole number from 0 on"),
         ({"prompt_tokens": [1]}, "prompt_tokens", "[1] is no whole number from 0 on"),
-        ({"prompt_tokens": 10**400}, "prompt_tokens", f"1{'0' * 39}… is no whole number from 0 on"),
+        ({"prompt_tokens": 10**400}, "prompt_tokens", f"1{'0' * 39}… is more than any count here"),
+        ({"first_token_ms": 1e308}, "first_token_ms", "1e+308 is more than any time here"),
+        ({"at": "yesterday"}, "at", '"yesterday" is no date and time'),
+        ({"at": "2099-13-45T99:99:99Z"}, "at", '"2099-13-45T99:99:99Z" is no date and time'),
+        ({"status": "banana"}, "status", '"banana" is no outcome of a request'),
+        ({"send": "zzz"}, "send", '"zzz" is the name of no send'),
         ({"cached_tokens": 101, "prompt_tokens": 100}, "cached_tokens", "101 is more than its prompt_tokens, 100"),
         (
             {"per_request": {"drafted": 5, "accepted": 6}},

@@ -189,6 +189,7 @@ def test_a_failing_notebook_is_kept_and_named(
         "print(f'n is {n}')", "raise ValueError('quite-secret-value broke')",
     )  # fmt: skip
     run = run_factory()
+    (run.path / "notebooks").rmdir()  # a copied run may come without; its folder is made again
     with pytest.raises(NotebookError, match=r"own\.ipynb failed in cell \d+: ValueError: \*\*\* broke") as caught:
         notebooks.execute(run, "baseline", {"n": 7})
     copy = run.path / "notebooks" / "00-baseline.ipynb"

@@ -97,7 +97,8 @@ def read_rows(run_dir: Path) -> tuple[Rows, list[str]]:
 def _read_file(path: Path, changed_ns: int, size: int) -> tuple[Rows, list[str]]:
     """Rows of one file, and what is wrong with it; read once as long as the file stays as it is."""
     rows: Rows = []
-    bad = unknown = 0
+    bad: list[int] = []
+    unknown = 0
     odd: dict[str, list[str]] = {}
     with path.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
@@ -106,7 +107,7 @@ def _read_file(path: Path, changed_ns: int, size: int) -> tuple[Rows, list[str]]
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError):
-                bad += 1
+                bad.append(number)
                 continue
             if not isinstance(row, dict) or row.get("schema", 1) != 1:
                 unknown += 1
@@ -118,10 +119,12 @@ def _read_file(path: Path, changed_ns: int, size: int) -> tuple[Rows, list[str]]
     return rows, [f"raw/{path.name}: {one}" for one in _wrong(bad, unknown, odd)]
 
 
-def _wrong(bad: int, unknown: int, odd: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def _wrong(bad: Sequence[int], unknown: int, odd: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """A sentence each for unreadable lines, rows of another schema and, field by field, impossible values."""
     if bad:
-        yield f"{count(bad, 'unreadable line')} left out{' (an interrupted write)' if bad == 1 else ''}"
+        where = ", ".join(f"{number:,}" for number in bad[:MOST_NAMED]) + (" …" if len(bad) > MOST_NAMED else "")
+        where = f"line {where}, maybe an interrupted write" if len(bad) == 1 else f"lines {where}"
+        yield f"{count(len(bad), 'unreadable line')} left out ({where})"
     if unknown:
         yield f"{count(unknown, 'row')} of an unknown schema left out"
     for field, places in odd.items():
