@@ -413,3 +413,8 @@ def test_an_answer_that_came_in_one_burst_has_no_speed(write: Write) -> None:
     told = streaming.held_back(table)
     assert told is not None
     assert told.startswith("1 of 24 streamed answers came in one burst")
+    run = write(rows, "again")
+    assert "ask the engine itself, not through a gateway" in render_html(run)
+    manifest = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**manifest, "target": {"kind": "embedded"}}))
+    assert "not through a gateway" not in render_html(run), "nothing stands between us and the embedded engine"

@@ -106,7 +106,9 @@ def warnings(material: Material) -> Section:
     if len(streamed) and (gain := streaming.too_fast(streamed)):
         rows.append(("speculation", "gain-too-large", gain, "an idle machine, and a new run"))
     if len(streamed) and (held := streaming.held_back(streamed)):
-        what = "ask the engine itself, not through a gateway; longer answers: -p speculation.answer_tokens=N"
+        what = "longer answers: -p speculation.answer_tokens=N"
+        if (material.run.get("target") or {}).get("kind") != "embedded":
+            what = f"ask the engine itself, not through a gateway; {what}"
         rows.append(("speculation", "one-burst", held, what))
     failed = material.sent[material.sent["status"] == "failed"]
     for (stage, error), part in failed.groupby(["stage", "error"], dropna=False, sort=False):
