@@ -13,12 +13,15 @@ from typing import Any
 import pytest
 
 from prefixscope import cli, comparison, conclusions, frames, standing, verdict
-from prefixscope.notes import for_issue, incident
+from prefixscope.display import themed
+from prefixscope.material import gather
+from prefixscope.notes import for_issue, incident, symptom
 from prefixscope.notes.account import account, shared_account
 from prefixscope.report import render_html
 from prefixscope.resources import data_path
 from prefixscope.run_files import TOKEN_ENV
 from prefixscope.runs import Run
+from prefixscope.sections import sections
 from prefixscope.verify import verify
 
 SAID = "Unfinished: stage speculation was stopped before it was done; stages equality and sweep have not begun."
@@ -70,10 +73,14 @@ def test_the_command_says_what_is_done_and_what_goes_on(killed: Path, capsys: py
 
 
 def test_the_page_has_the_command_and_no_path(killed: Path) -> None:
-    """Below the headline, with RUN for the directory, and the page is made again from what it embeds."""
+    """Above the headline and in the tab's title, with RUN for the directory; the page is made again from itself."""
     page = killed / "report.html"
     page.write_text(render_html(killed))
-    top = html.unescape(page.read_text().partition("<h1>")[2].partition("<nav")[0])
+    top = html.unescape(page.read_text().partition('<div id="verdict">')[2].partition("<nav")[0])
+    assert top.index("Unfinished") < top.index("<h1>")
+    headline = verdict.of_run(killed).headline
+    assert f"<title>Unfinished: {headline}</title>" in html.unescape(page.read_text())
+    assert f"<h1>{headline}</h1>" in re.sub("</?code>|</?span[^>]*>", "", top)
     box = top.partition('<div class="missing">')[2].partition("</div>")[0]
     assert f"<p>{SAID}" in box
     assert re.sub("<[^>]+>", "", box.partition("<pre>")[2].partition("</pre>")[0]) == GO_ON
@@ -81,6 +88,38 @@ def test_the_page_has_the_command_and_no_path(killed: Path) -> None:
     assert str(killed.parent) not in page.read_text()
     assert verify(page).identical
     assert "Unfinished" not in render_html(data_path("sample", "run"))
+
+
+def test_every_configuration_is_every_one_measured(sample: Path) -> None:
+    """What holds in every configuration of a stopped run holds in every one that was measured."""
+    rows = sample / "raw" / "baseline.jsonl"
+    mine = [row for line in rows.read_text().splitlines() if (row := json.loads(line))["setting"]["label"] == "no MTP"]
+    rows.write_text("".join(json.dumps(row) + "\n" for row in mine))
+    for name in ("crosscheck", "sweep", "speculation", "equality"):
+        (sample / "raw" / f"{name}.jsonl").unlink()
+    title = "Hits follow the prompt's length in every configuration"
+
+    def shown() -> str:
+        hits = next(one for one in sections(gather(sample)) if one.id == "hits")
+        return " ".join(themed(hits.figures[0].chart)["title"]["text"])
+
+    def begun(manifest: dict[str, Any]) -> None:
+        manifest["stages"] = {"baseline": {"status": "interrupted"}}
+
+    assert shown() == title
+    rewritten(sample, begun)
+    assert shown() == f"{title} measured"
+
+
+def test_a_new_ending_is_told_of_every_configuration_measured(killed: Path) -> None:
+    """In the note of a stopped run too; a finished one names every configuration."""
+    for run, words in (
+        (killed, "in every other configuration measured."),
+        (data_path("sample", "run"), "configuration."),
+    ):
+        with shared_account(run) as told:
+            assert words in symptom.new_ending(told)
+    assert "measured" not in symptom.new_ending(told)
 
 
 def test_notes_say_it_first(killed: Path) -> None:

@@ -63,7 +63,7 @@ def hits_by_send(table: pd.DataFrame, *, configs: Sequence[str] | None = None) -
     return narrowest(faceted.properties(title=wrapped_title(title, "The dashed line is the whole prompt.")), 200)
 
 
-def hits_by_length(table: pd.DataFrame, *, configs: Sequence[str] | None = None) -> Any:
+def hits_by_length(table: pd.DataFrame, *, configs: Sequence[str] | None = None, whole: bool = True) -> Any:
     """Hit length of sends 2 and 3 against prompt length, one panel per configuration, with the line of a full hit."""
     rows = table[(table["send"] == "repeat") & table["index"].isin([2, 3]) & table["cached_tokens"].notna()]
     rows, names = pick(rows, configs)
@@ -122,7 +122,7 @@ def hits_by_length(table: pd.DataFrame, *, configs: Sequence[str] | None = None)
         who = with_configs(_unique(broken["setting"]))
         title = f"From {number(first)} tokens on, the second send misses {who}"
     else:
-        title = "Hits follow the prompt's length in every configuration"
+        title = f"Hits follow the prompt's length in every configuration{'' if whole else ' measured'}"
     words = "Dashed: every token reused. Filled blue point: send 2; green ring: send 3."
     return narrowest(faceted.properties(title=wrapped_title(title, words)), 240)
 

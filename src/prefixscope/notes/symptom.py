@@ -161,7 +161,9 @@ def traced(told: Account) -> Markdown | None:
 def new_ending(told: Account) -> str:
     """What a prompt with the same beginning and another end hits, in every configuration that was asked it."""
     rows = told.material.hits
-    return " ".join(new_endings(rows[rows["config"].isin(configurations(told.material))]))
+    return " ".join(
+        new_endings(rows[rows["config"].isin(configurations(told.material))], whole=not told.verdict.unfinished)
+    )
 
 
 def follow_up(told: Account, config: str | None) -> str:

@@ -45,7 +45,8 @@ def hit_lengths(material: Material) -> Section:
     if not len(table):
         return empty(material, section_id, title, material.unasked or "No request has been measured yet.", "baseline")
     names = configurations(material)
-    figure = charts.hits_by_length(table, configs=names)
+    whole = not material.verdict.unfinished
+    figure = charts.hits_by_length(table, configs=names, whole=whole)
     if figure is None and material.resent:
         figure = charts.hits_by_send(table, configs=names)
     doubtful = material.sent["metrics_agree"].dropna()
@@ -64,7 +65,7 @@ def hit_lengths(material: Material) -> Section:
         )
     if same := agreement(material):
         after.append(same)
-    after += new_endings(table[table["config"].isin(names)])
+    after += new_endings(table[table["config"].isin(names)], whole=whole)
     return Section(
         id=section_id,
         title=title,
@@ -105,8 +106,11 @@ _RESENT = (
 )
 
 
-def new_endings(table: pd.DataFrame) -> list[str]:
-    """What a prompt that shares most of its beginning reuses, by configuration: what real traffic is made of."""
+def new_endings(table: pd.DataFrame, *, whole: bool) -> list[str]:
+    """What a prompt that shares most of its beginning reuses, by configuration: what real traffic is made of.
+
+    ``whole`` says that the run is finished: every configuration was asked.
+    """
     rows = table[(table["send"] == "new_ending") & table["cached_tokens"].notna()]
     if not len(rows):
         return []
@@ -114,7 +118,8 @@ def new_endings(table: pd.DataFrame) -> list[str]:
     by_hit = sorted(rows.groupby("cached_tokens")["config"], key=lambda part: len(part[1]))
     parts = [f"{number(hit)} {charts.with_configs(list(names))}" for hit, names in by_hit]
     if len(rows) > 1:
-        parts[-1] = f"{number(by_hit[-1][0])} in every {'other ' if len(by_hit) > 1 else ''}configuration"
+        other, measured = "other " if len(by_hit) > 1 else "", "" if whole else " measured"
+        parts[-1] = f"{number(by_hit[-1][0])} in every {other}configuration{measured}"
     text = (
         f"A prompt that keeps the first 95 % of {number(rows['tokens'].iloc[0])} tokens and ends differently reuses "
         f"{', and '.join(parts)}."
