@@ -13,6 +13,7 @@ from prefixscope import preflight, standing, streaming, trade
 from prefixscope.charts import as_subject, speed_title
 from prefixscope.diagnosis import explain
 from prefixscope.frames import (
+    agreed,
     by_shape,
     comparisons,
     effect,
@@ -387,12 +388,12 @@ def _basis(sent: pd.DataFrame, mine: pd.DataFrame) -> str:
     failed = int((sent["status"] == "failed").sum())
     if failed:
         parts.append(f"{failed} of them failed")
-    compared = sent["metrics_agree"].dropna()
-    if len(compared):
-        parts.append(f"the server's own counters agree with {int(compared.sum())} of {len(compared)} hit lengths")
-    predicted = sent["predicted_agrees"].dropna()
-    if len(predicted):
-        parts.append(f"the release's own scheduler predicts {int(predicted.sum())} of {len(predicted)} to the token")
+    counters, predicted = agreed(sent, "metrics_agree"), agreed(sent, "predicted_agrees")
+    if counters.compared:
+        rest = f" ({counters.untold} could not be compared)" if counters.untold else ""
+        parts.append(f"the server's own counters agree with {counters.same} of {counters.answered} hit lengths{rest}")
+    if predicted.compared:
+        parts.append(f"the release's own scheduler predicts {predicted.same} of {predicted.compared} to the token")
     return "; ".join(parts) + "."
 
 

@@ -13,9 +13,12 @@ from prefixscope import frames, material, planned, resources, sections, verdict
 from prefixscope.frames.rows import read_rows
 from prefixscope.notes import incident
 from prefixscope.notes.account import account
+from prefixscope.notes.ruled_out import ruled_out
 from prefixscope.report import render_html
 from prefixscope.run_files import read_rows as rows_in
 from prefixscope.runner import Result
+from prefixscope.sections.crosscheck import agreement
+from prefixscope.sections.hits import hit_lengths
 
 
 @pytest.fixture
@@ -215,3 +218,21 @@ def test_the_upgrade_is_told_once(sample: Path) -> None:
     )
     assert (found.upgrade or "").startswith("Upgrading to vLLM 0.30.0 or later mends it")
     assert found.sentence.count("0.30.0 or later") == 1
+
+
+def test_one_count_of_what_agrees(sample: Path) -> None:
+    """Top, sections and note count the same sends; what has no usable hit is in the count, and said."""
+    file = sample / "raw" / "baseline.jsonl"
+    rows = [row | {"cached_tokens": -1} if place < 3 else row for place, row in enumerate(rows_in(file), -1)]
+    rows[-1]["status"] = None
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    total = len(frames.sends(sample))
+    known = int(frames.sends(sample)["cached_tokens"].notna().sum())
+    assert total - known == 3
+    found = account(sample)
+    basis, hits = found.verdict.basis, " ".join(hit_lengths(found.material).after)
+    assert f"counters agree with {known} of {total} hit lengths (3 could not be compared)" in basis
+    assert f"predicts {known} of {known} to the token" in basis
+    assert f"in {known} of {known} sends (3 sends could not be compared)" in agreement(found.material)
+    assert f"the same hit length in {known} of {total} requests; 3 requests could not be compared." in hits
+    assert f"in {known} of {total} requests; 3 could not be compared." in " ".join(ruled_out(found))

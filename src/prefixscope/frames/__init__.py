@@ -30,6 +30,7 @@ from prefixscope.frames.requests import FULL_HIT_BLOCKS, current, repeats, send_
 from prefixscope.frames.rows import doubts, forget, load_run, problems, read_rows, trace_headers, warning
 from prefixscope.frames.served import facts
 from prefixscope.frames.summaries import (
+    agreed,
     agreement,
     by_send,
     cheaper_interval,
@@ -47,6 +48,7 @@ __all__ = [
     "FULL_HIT_BLOCKS",
     "TIE",
     "across",
+    "agreed",
     "agreement",
     "answers",
     "arm_labels",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -245,6 +245,30 @@ def cheaper_interval(tried: pd.DataFrame, chosen: pd.Series[Any]) -> Cheaper | N
     both = mine.merge(other, on="tokens", suffixes=("", "_chosen"))
     worse = both.loc[both["hit_2"] < both["hit_2_chosen"], "tokens"]
     return Cheaper(interval=str(row["interval"]), blocks=int(row["blocks"]), worse=tuple(map(int, worse)))
+
+
+class Agreed(NamedTuple):
+    """In how many sends two hit lengths are the same, in how many both are known, and how many answers had one."""
+
+    same: int
+    compared: int
+    answered: int
+
+    @property
+    def apart(self) -> int:
+        return self.compared - self.same
+
+    @property
+    def untold(self) -> int:
+        """Answers of which one of the two is missing."""
+        return self.answered - self.compared
+
+
+def agreed(sent: pd.DataFrame, column: str) -> Agreed:
+    """The count of ``metrics_agree`` or ``predicted_agrees`` over the rows of ``sends`` that did not fail."""
+    answered = sent[sent["status"].isna() | (sent["status"] == "ok")]
+    known = answered[column].dropna()
+    return Agreed(int(known.sum()), len(known), len(answered))
 
 
 def agreement(frame: pd.DataFrame) -> pd.DataFrame:

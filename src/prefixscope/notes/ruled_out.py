@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from prefixscope import conclusions, redact, standing
+from prefixscope import conclusions, frames, redact, standing
 from prefixscope.charts import with_configs
 from prefixscope.geometry import BROUGHT
 from prefixscope.notes import remedy, symptom, upstream
@@ -38,7 +38,7 @@ def equality(told: Account) -> str:
 
 
 def _suspicions(told: Account) -> Iterator[str]:
-    hits, sent = told.material.hits, told.material.sent
+    hits = told.material.hits
     yield symptom.adapter(told)
     controls = hits[(hits["send"] == "control") & hits["cached_tokens"].notna()]
     if len(controls):
@@ -48,11 +48,12 @@ def _suspicions(told: Account) -> Iterator[str]:
             if worst
             else "Somebody else's cache: another text of the same length hits nothing, so hits are its own."
         )
-    compared = sent["metrics_agree"].dropna()
-    if len(compared):
+    counters = frames.agreed(told.material.sent, "metrics_agree")
+    if counters.compared:
+        rest = f"; {number(counters.untold)} could not be compared" if counters.untold else ""
         yield (
             f"A wrong count: the server's own counters (/metrics) give the hit of the answer's usage in "
-            f"{int(compared.sum()):,} of {count(len(compared), 'request')}."
+            f"{counters.same:,} of {count(counters.answered, 'request')}{rest}."
         )
     yield _eviction(told)
 

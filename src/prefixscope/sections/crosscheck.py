@@ -51,20 +51,18 @@ def predicted(material: Material) -> Section:
 
 def agreement(material: Material) -> str:
     """One sentence: in how many sends prediction and measurement are the same; empty where nothing was predicted."""
-    sent = material.sent[material.sent["status"] == "ok"]
-    known = sent["predicted_agrees"].dropna()
-    if not len(known):
+    found = frames.agreed(material.sent, "predicted_agrees")
+    if not found.compared:
         return ""
-    release = ", ".join(sent["predicted_by"].dropna().unique())
-    same, total = int(known.sum()), len(known)
-    rest = len(sent) - total
+    release = ", ".join(material.sent["predicted_by"].dropna().unique())
     text = (
-        f"the scheduler of vLLM {release} gives the measured hit, to the token, in {same:,} of {count(total, 'send')}"
+        f"the scheduler of vLLM {release} gives the measured hit, to the token, in {found.same:,} of "
+        f"{count(found.compared, 'send')}"
     )
-    if same < total:
-        text += f"; in {total - same:,} it does not, and neither number is to be trusted there"
-    if rest:
-        text += f" ({count(rest, 'send')} could not be compared)"
+    if found.apart:
+        text += f"; in {found.apart:,} it does not, and neither number is to be trusted there"
+    if found.untold:
+        text += f" ({count(found.untold, 'send')} could not be compared)"
     return text[:1].upper() + text[1:] + "."
 
 

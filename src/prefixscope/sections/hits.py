@@ -49,19 +49,19 @@ def hit_lengths(material: Material) -> Section:
     figure = charts.hits_by_length(table, configs=names, whole=whole)
     if figure is None and material.resent:
         figure = charts.hits_by_send(table, configs=names)
-    doubtful = material.sent["metrics_agree"].dropna()
+    counters = frames.agreed(material.sent, "metrics_agree")
     what, short = ("bar that reaches", "short of") if material.resent else ("point on", "below")
     after = [
         f"A {what} the dashed line would reuse every token. {_full_hit(material, short)}",
         f"A {what.split()[0]} at 0 is a prefix that is computed again in full. If send 2 is at 0 and send 3 is not, "
         "only the third visitor of a prompt profits from the cache.",
     ]
-    if len(doubtful):
-        wrong = int((~doubtful).sum())
+    if counters.compared:
+        rest = f"; {count(counters.untold, 'request')} could not be compared" if counters.untold else ""
+        wrong = f"; the {count(counters.apart, 'other')} should be read with care" if counters.apart else ""
         after.append(
-            f"The server's own counters (/metrics) gave the same hit length in {len(doubtful) - wrong:,} of "
-            f"{len(doubtful):,} requests"
-            + (f"; the {count(wrong, 'other')} should be read with care." if wrong else ".")
+            f"The server's own counters (/metrics) gave the same hit length in {counters.same:,} of "
+            f"{counters.answered:,} requests{rest}{wrong}."
         )
     if same := agreement(material):
         after.append(same)
