@@ -16,7 +16,7 @@ from stub import StubServer
 
 from prefixscope import charts, cli, frames, notes, preflight, resources, streaming, verdict
 from prefixscope.lookups import bring
-from prefixscope.notes import checking, upstream
+from prefixscope.notes import checking, incident, upstream
 from prefixscope.notes.account import account
 from prefixscope.quantities import number
 from prefixscope.replay import travel
@@ -180,6 +180,7 @@ def test_workaround_and_cost(note: str, sample: Path) -> None:
     assert f"{helped['bytes'] / 2**20:,.1f} MiB instead of {base['bytes'] / 2**20:,.1f} MiB" in told
     assert "must be a multiple of the scheduler block, 64 here" in told
     assert "0 keeps those where the engine expects a prompt to resume; N keeps one more every N tokens" in told
+    assert "None (dense) keeps every block" in told
     assert "stops 110 to 128 tokens short of its end, at most 2 scheduler blocks of 64 over 2 prompt lengths" in told
     assert "as long as the checkpoints have not been evicted" in told
     assert re.search(
@@ -393,7 +394,7 @@ def test_each_verdict_has_its_note(tmp_path: Path, changes: dict[str, Any], titl
     assert words in told
     for absent in ("None", "nan", "<NA>", "NaT"):
         assert not re.search(
-            rf"(?<![\w-]){re.escape(absent)}(?!\w)", told.split("## Check your")[0].replace("None keeps", "")
+            rf"(?<![\w-]){re.escape(absent)}(?!\w)", told.split("## Check your")[0].replace("None (dense) keeps", "")
         ), absent
 
 
@@ -404,6 +405,20 @@ def test_a_run_without_a_row_says_what_would_fill_it(tmp_path: Path) -> None:
     assert "no verdict on the prefix cache yet" in told.splitlines()[0]
     assert "No prompt was sent twice" in told
     assert "Not measured: hit lengths by configuration. Stage baseline has not run (prefixscope run -o RUN" in told
+
+
+def test_a_run_whose_rows_are_gone_started_servers_all_the_same(tmp_path: Path) -> None:
+    """The note counts the servers that the page lists; what was sent one time is sent once."""
+    folder = Path(shutil.copytree(SAMPLE, tmp_path / "run"))
+    for file in (folder / "raw").glob("*.jsonl"):
+        first = (
+            next(line for line in file.read_text().splitlines() if '"cold"' in line) if file.stem == "baseline" else ""
+        )
+        file.write_text(f"{first}\n" if first else "")
+    told = plain(incident.note(account(folder), {}))
+    assert "This run started 10 servers, s01 to s10. No row says which one the verdict is about" in told
+    assert "started none" not in told
+    assert ", each sent once under a salt of its own" in told
 
 
 def test_a_run_without_a_manifest_has_a_note(tmp_path: Path) -> None:

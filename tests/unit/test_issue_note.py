@@ -94,6 +94,7 @@ def test_the_headings_are_those_of_vllms_form(report: str) -> None:
         "Your current environment", "🐛 Describe the bug", "Before submitting a new issue...",
     ]  # fmt: skip
     assert report.startswith("<!-- Title: [Bug]: MTP on vLLM 0.29.0: repeated prompts hit nothing")
+    assert re.search(r"<sub>Measured with prefixscope \d", report)
     assert len(re.findall(r"^- \[ \] ", report, re.MULTILINE)) == 1
     assert "- [x]" not in report
 
@@ -187,7 +188,11 @@ def test_a_report_of_a_healthy_server_says_that_there_is_nothing_to_report(tmp_p
     rows = [one for one in rows if one["setting"]["label"] == "no MTP"]
     (folder / "raw" / "baseline.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
     text = notes.write_issue(folder).read_text()
-    assert "> This run names no fault to report: " in text
+    assert text.startswith("> This run shows no fault; the form is filled all the same. ")
+    assert re.search(
+        r"^<!-- Title: no MTP on vLLM 0\.29\.0: repeated prompts hit the prefix cache -->$", text, re.MULTILINE
+    )
+    assert "[Bug]" not in text
     assert "Workaround" not in text
     assert "pytest" not in text
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from data.streamed import resend
 from prefixscope import charts, comparison, frames, material, notes, page, resources, sections, verdict
 from prefixscope.comparison.words import varied
 from prefixscope.display import themed
+from prefixscope.notes import for_issue
 from prefixscope.notes.account import account
 from prefixscope.notes.incident import note
 from prefixscope.replay import travel
@@ -182,6 +184,24 @@ def test_the_note_tells_the_hits_and_their_cause(tmp_path: Path) -> None:
     assert "430 of 624 drafted tokens were accepted" in text
     assert "Stored and needed windows" in text
     assert "hit lengths of other prompts and configurations than those above" in text
+
+
+def test_a_miss_met_on_the_way_has_its_remedy(tmp_path: Path) -> None:
+    """Note and bug report say what brings the hit back, as the page does, below the cause; not without a miss."""
+    run = only(tmp_path / "run", "speculation")
+    told = account(run)
+    assert told.diagnosis is not None
+    want, price = "Set --prefix-cache-retention-interval to a multiple of 64", told.diagnosis.price
+    assert any(want in text for _, text in section(run, "blocks").findings)
+    text = re.sub(r"[`*\\\\]", "", note(told, {})).partition("## Why hits are")[2].partition("## Ruled out")[0]
+    assert text.index("Stored and needed windows") < text.index(want)
+    assert price in text
+    issue = re.sub(r"[`\\\\]", "", for_issue.issue(told))
+    assert f"**Workaround:** {want}" in issue
+    assert issue.startswith("> This run was not asked whether prefixes are reused; what it met on the way is below.")
+    assert "shows no fault" not in issue
+    streamed = account(streamed_alone(tmp_path / "other"))
+    assert want not in note(streamed, {}).replace("`", "")
 
 
 @pytest.mark.parametrize(

@@ -143,12 +143,13 @@ def method(told: Account) -> list[str]:
     times = int(repeats["index"].max()) if len(repeats) else 1
     span = f" of {number(lengths.min())} to {number(lengths.max())} tokens" if lengths.nunique() > 1 else ""
     span = span or (f" of {number(lengths.iloc[0])} tokens" if len(lengths) else "")
+    often = f"up to {number(times)} times" if times > 1 else "once"
     answers = sent["completion_tokens"].dropna()
     short = "one-token answers" if len(answers) and answers.max() <= 1 else "short answers"
     failed = int((sent["status"] == "failed").sum())
     why = _RESENT if told.material.resent else ""
     lines = [
-        f"{why}{count(len(sent), 'request')}, one at a time: prompts{span}, each sent up to {number(times)} times "
+        f"{why}{count(len(sent), 'request')}, one at a time: prompts{span}, each sent {often} "
         f"under a salt of its own, so that its first send is cold; greedy decoding, {short}. A hit length is "
         "`cached_tokens` of one answer's `usage`."
     ]
@@ -181,6 +182,15 @@ def commands(told: Account) -> list[tuple[str, str]]:
         known = found[found["command"].notna()]
         made = [(f"the server {row.setting}", _command(row.command)) for row in known.itertuples()]
     return made
+
+
+def started(told: Account) -> str:
+    """Which servers this run started, where none of them has a command to show."""
+    ids = sorted(redact.clean(one) for one in frames.servers(told.material.run)["id"].dropna())
+    if not ids:
+        return "How the server was started is not known: this run started none."
+    which = f"{count(len(ids), 'server')}, {ids[0]}" + (f" to {ids[-1]}" if len(ids) > 1 else "")
+    return f"This run started {which}. No row says which one the verdict is about; the report lists every command."
 
 
 def briefly(told: Account) -> list[tuple[str, str]]:

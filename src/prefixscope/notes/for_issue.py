@@ -25,6 +25,8 @@ LEFT_OUT = 800
 """Characters kept for saying what did not fit."""
 
 _REPORT = "The run's report has all of it."
+_NO_FAULT = "This run shows no fault; the form is filled all the same."
+_MET = "This run was not asked whether prefixes are reused; what it met on the way is below."
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ def _text(told: Account, environment: Markdown, parts: Iterable[Markdown]) -> st
         "issue.md.j2",
         title=symptom.title(told),
         faulty=told.faulty,
+        no_fault=_MET if remedy.of_cause(told) else _NO_FAULT,
         unfinished=Markdown(standing.of_run(told.material.run).markdown),
         headline=told.verdict.headline,
         elsewhere=symptom.elsewhere(told),
@@ -116,13 +119,14 @@ def _text(told: Account, environment: Markdown, parts: Iterable[Markdown]) -> st
         traced=told.main is not None,
         cause=[text for text in _cause(told) if text],
         ruler=cause.figure(told),
-        remedy=[text for text in (remedy.sentence(told), remedy.price(told), told.verdict.upgrade) if text],
+        remedy=[text for text in (remedy.sentence(told), remedy.price(told), told.verdict.upgrade) if text]
+        or remedy.of_cause(told),
         ruled_out=[text for text in (*ruled_out.ruled_out(told), ruled_out.equality(told)) if text],
         upstream=[told_row(row) for row in rows],
         read_on=upstream.day(upstream.read_on()),
         parts=list(parts),
         open=ruled_out.still_open(told),
-        version=f" {run['prefixscope_version']}" if run.get("prefixscope_version") else "",
+        version=run.get("prefixscope_version") or "",
         run_id=run.get("run_id") or "unknown",
         bullets=bullets,
     )

@@ -62,6 +62,7 @@ def values(told: Account) -> dict[str, Any]:
         "configurations": context.configurations(told),
         "method": context.method(told),
         "commands": context.briefly(told),
+        "started": context.started(told),
         "hits": symptom.hits(told),
         "lookups": symptom.traced(told),
         "elsewhere": symptom.elsewhere(told),
@@ -77,7 +78,9 @@ def values(told: Account) -> dict[str, Any]:
         "cause_name": cause.name(told),
         "diagnosis": cause.diagnosis(told),
         "blocks": cause.blocks(told),
-        "cause_after": _some(cause.seen_by_whom(told), cause.with_remedy(told), cause.predicted(told)),
+        "cause_after": _some(
+            *remedy.of_cause(told), cause.seen_by_whom(told), cause.with_remedy(told), cause.predicted(told)
+        ),
         "remedy": _some(remedy.unmeasured(told), remedy.rule(told), remedy.choice(told)),
         "flags": remedy.flags(told),
         "intervals": remedy.intervals(told) if told.faulty else None,

@@ -40,6 +40,13 @@ def unmeasured(told: Account) -> str:
     return what or sentence(told)
 
 
+def of_cause(told: Account) -> list[str]:
+    """What brings a miss back that a run met on the way to something else, and its price; empty of any other run."""
+    if told.verdict.code != "not asked" or told.diagnosis is None or told.main is None or not told.main.missed_tokens:
+        return []
+    return [text for text in (told.diagnosis.remedy, told.diagnosis.price) if text]
+
+
 def known_fault(told: Account) -> tuple[str, str]:
     """Why and what to do, as the table of known faults says of an untraced server; two empty texts of any other."""
     if not told.faulty or told.diagnosis is not None or told.verdict.remedy_config:
@@ -187,7 +194,7 @@ def rule(told: Account) -> str:
     return (
         f"`{INTERVAL_FLAG}` says which checkpoints of {sparse} layers stay in the cache: 0 keeps those where the "
         f"engine expects a prompt to resume; N keeps one more every N tokens, and must be a multiple of the scheduler "
-        f"block{here}; None keeps every block.{_resolved(told)}"
+        f"block{here}; None (dense) keeps every block.{_resolved(told)}"
     )
 
 
