@@ -20,6 +20,7 @@ from prefixscope.provenance import package_version
 from prefixscope.quantities import count, number
 from prefixscope.replay import travel
 from prefixscope.sections import Figure, Section, command, engines, headline_figure, sections
+from prefixscope.sections.section import AGAIN, GONE, gone
 
 FORMATS = (1, 2)
 """Of what a report embeds and says of itself, for whoever recomputes it: the last one is written, all can be made
@@ -108,7 +109,8 @@ def render_shared(folder: Path, *, include_text: bool = False, form: int = FORMA
         run=redact.manifest(material.run),
         go_on=standing.of_run(material.run).command,
         include_text=include_text,
-        fill=command(None),
+        fill=AGAIN if gone(material) else command(None),
+        fills=GONE if gone(material) else "To measure it",
     )
 
 

@@ -107,6 +107,25 @@ def test_each_problem_of_a_run_has_its_own_remedy(tmp_path: Path, change: Change
     assert all(remedy in row for row in mine), mine
 
 
+def test_nothing_goes_on_with_a_stage_whose_rows_are_gone(tmp_path: Path) -> None:
+    """Top and empty sections of such stages give the warning's remedy; a stage that was not begun has its own."""
+    run = make_run(tmp_path / "run")
+    no_rows(run)
+    manifest = json.loads((run / "run.json").read_text())
+    manifest["stages"] = {"baseline": {"status": "done"}, "sweep": {"status": "done"}, "trace": {"status": "done"}}
+    (run / "run.json").write_text(json.dumps(manifest))
+    page = html.unescape(re.sub(r"</?(?:span|code)[^>]*>", "", render_html(run)))
+    names = ("hits", "latency", "blocks", "sweep", "cost", "crosscheck", "equality", "speculation")
+    parts = {name: page.partition(f'<section id="{name}">')[2].partition("</section>")[0] for name in names}
+    parts["top"] = page.partition('<div id="verdict">')[2].partition("<nav")[0]
+    going_on = {name for name, text in parts.items() if "--resume" in text}
+    assert going_on == {"equality", "speculation"}
+    for name in parts.keys() - going_on:
+        assert "measure again in a new one:</p><pre>prefixscope run -o NEW</pre>" in parts[name], name
+        assert "Copy raw/ back from another copy of this run" in parts[name], name
+    assert "RUN is this run" not in parts["top"]
+
+
 def test_a_stop_by_hand_is_told_with_the_way_on(tmp_path: Path) -> None:
     """Ctrl-C is named in words, and no warning is without something to do."""
     run = Run(make_run(tmp_path / "run", stages=("baseline",)))

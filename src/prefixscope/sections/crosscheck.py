@@ -9,7 +9,7 @@ import pandas as pd
 from prefixscope import frames
 from prefixscope.material import Material
 from prefixscope.quantities import count, number
-from prefixscope.sections.section import Section, Table, attached, command, empty
+from prefixscope.sections.section import GONE, Section, Table, attached, command, empty
 
 
 def predicted(material: Material) -> Section:
@@ -20,6 +20,8 @@ def predicted(material: Material) -> Section:
     if not len(known):
         missing = "No hit has been predicted with the engine's own scheduler."
         found = empty(material, section_id, title, missing, "crosscheck")
+        if found.fills == GONE:
+            return found
         if len(material.sweep) and not material.sweep["measured"].any() and not len(sent):
             return replace(found, missing="Nothing was measured: the retention sweep is predicted alone.", command="")
         if material.unasked:

@@ -89,6 +89,24 @@ UNRESTARTED = {
 """What fills a section about a server that is not ours to restart: what the lines do, and the lines."""
 
 
+GONE = (
+    "Rows of a stage that is done are gone, and going on takes it for done. Copy raw/ back from another copy of this "
+    "run, or measure again in a new one"
+)
+AGAIN = "prefixscope run -o NEW"
+"""What measures again where rows are gone."""
+_RESTS_ON = {"trace": "baseline", "crosscheck": "baseline"}
+"""Stages that look at what another one sent."""
+
+
+def gone(material: Material, stage: str | None = None) -> bool:
+    """Whether this stage is done and its rows are gone; without a stage, whether any is."""
+    about = f"stage {stage} is done, but its rows" if stage else ""
+    return any(
+        one.get("code") == "rows-gone" and str(one.get("detail")).startswith(about) for one in material.run["warnings"]
+    )
+
+
 def begin(material: Material, stage: str) -> str:
     """The command that fills a stage of this run, or the first of several, as a sentence names it."""
     if stage in UNRESTARTED and attached(material) and not material.brought:
@@ -104,6 +122,8 @@ def empty(material: Material, section_id: str, title: str, missing: str, stage: 
     if why:
         missing = f"{missing} {why[:1].upper()}{sentence(why)[1:]}"
     fill = command(stage)
+    if stage and gone(material, _RESTS_ON.get(stage, stage)):
+        return Section(id=section_id, title=title, missing=missing, command=AGAIN, fills=GONE)
     if stage in UNRESTARTED and attached(material) and not material.brought:
         fills, fill = UNRESTARTED[stage]
         return Section(id=section_id, title=title, missing=missing, command=fill, fills=fills)
