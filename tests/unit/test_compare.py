@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import re
@@ -458,17 +459,24 @@ def test_a_half_finished_run_is_compared_as_far_as_it_got(tmp_path: Path) -> Non
     assert {one.config for one in found.pairs[0].alone if one.letters == ("A",)} >= {"MTP"}
     text = comparison.to_text(found)
     assert "B: stage baseline was stopped before it was done: killed" in text
-    top = text.partition("settings that differ")[0]
-    assert (
-        f"{after}\n{' ' * (len(found.labels[1]) + 4)}Unfinished: stage baseline was stopped before it was done." in top
-    )
-    assert "Unfinished" not in top.partition(str(after))[0], "the base was measured to its end"
     said = "Unfinished: stage baseline was stopped before it was done."
-    assert comparison.to_markdown(found).startswith(f"**{found.labels[1]}.** {said}")
+    assert text.startswith(f"B: {said}\n  go on with: prefixscope run -o {after} --resume\n\nFrom ")
+    assert text.count("Unfinished") == 1, "the base was measured to its end"
+    way = "`prefixscope run -o RUN --resume` goes on with it (RUN is its directory)."
+    assert comparison.to_markdown(found).startswith(f"**{found.labels[1]}.** {said} {way}\n\n### ")
     page = comparison.render_comparison(found, tmp_path / "page.html").read_text()
-    assert page.index(said) < page.index("<h1>")
+    top = html.unescape(re.sub("<[^>]+>", "", page.partition("<main>")[2].partition("<h1>")[0]))
+    assert " ".join(top.split()) == f"can't tell {found.labels[1]}. {said} {way.replace('`', '')}"
     assert [one["unfinished"] for one in comparison.to_json(found, "")["runs"]] == [None, said]
-    assert found.exit_code == 0
+    assert (found.exit_code, found.pairs[0].code) == (3, "can't tell")
+
+
+def test_what_is_worse_in_an_unfinished_run_is_worse(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """What a killed run measured worse exits 1; what it measured better leaves open what it did not measure."""
+    for place, code in ((0, 1), (1, 3)):
+        copy = Path(shutil.copytree(pair[place], tmp_path / f"copy{place}"))
+        rewritten(copy, lambda m: m["stages"].update(speculation={"status": "interrupted", "error": "killed"}))
+        assert compared(pair[1 - place], copy).exit_code == code
 
 
 def test_a_failed_send_where_the_base_answered_cannot_be_told(tmp_path: Path) -> None:

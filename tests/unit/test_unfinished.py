@@ -133,12 +133,14 @@ def test_notes_say_it_first(killed: Path) -> None:
     assert "Stage speculation was stopped before it was done: killed, or its machine went down" in note
 
 
-def test_compare_says_it_beside_the_name(killed: Path) -> None:
-    """A base that was killed is not called running; what its report embeds says the same."""
+def test_compare_says_it_first_of_all(killed: Path) -> None:
+    """A base that was killed is not called running; its report, which knows no directory, says the same of RUN."""
     (killed.parent / "killed.html").write_text(render_html(killed))
     for base in (killed, killed.parent / "killed.html"):
         text = comparison.to_text(comparison.compare([str(base), str(data_path("sample", "run"))]), 300)
-        assert f"  A  {base}\n     {SAID}\n" in text
+        way = GO_ON if base.suffix else GO_ON.replace("RUN", str(base))
+        assert text.startswith(f"A: {SAID}\n  go on with: {way}\n\nFrom ")
+        assert f"  A  {base}\n" in text
         assert "A: stage speculation was stopped before it was done: killed" in text
         assert "running" not in text
 

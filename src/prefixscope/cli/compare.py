@@ -57,9 +57,9 @@ def add(commands: Commands) -> None:
         description="Compare runs with the first of them: before and after, machine against machine, release against "
         "release, interval against interval. Only what was asked alike is compared; the rest is listed.",
         epilog="exit codes: 0 nothing worse · 1 a hit length is lower or a verdict worse · 2 usage, unreadable, the "
-        "same run twice (a changed copy of it too) · 3 can't tell (nothing in common, failed, not reported, repeats "
-        "that overlap). Times and rates change no exit code, but of runs that were asked for no hit length: 0 where "
-        "all else is the same or within noise, else 3.",
+        "same run twice (a changed copy of it too) · 3 can't tell (nothing in common, unfinished, failed, not "
+        "reported, repeats that overlap). Times and rates change no exit code, but of runs that were asked for no hit "
+        "length: 0 where all else is the same or within noise, else 3.",
     )
     command.add_argument(
         "runs",

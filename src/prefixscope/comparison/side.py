@@ -21,6 +21,7 @@ from prefixscope.quantities import count
 from prefixscope.replay import travel
 from prefixscope.replay.case import Case
 from prefixscope.runs import SCHEMA_VERSION
+from prefixscope.standing import Standing
 from prefixscope.verdict import SPECULATION, Verdict, of_frames
 
 MOST = len(string.ascii_uppercase)
@@ -34,7 +35,7 @@ class Side:
     ``name`` is what the caller named it; it and the raw ``rows`` never leave this machine as they are. ``manifest`` and
     the frames hold nothing that may not leave. ``commands`` are start commands by setting, ``engines`` what traced
     engines resolved, by setting; ``answers`` holds the cold answers (token ids, or text) by role, document and prompt;
-    ``doubts`` is what makes this side less than certain, ``unfinished`` which stages are not done.
+    ``doubts`` is what makes this side less than certain, ``standing`` how far the run got.
     """
 
     letter: str
@@ -51,7 +52,7 @@ class Side:
     engines: Mapping[str, Case]
     verdict: Verdict
     doubts: tuple[str, ...]
-    unfinished: str
+    standing: Standing
 
     @property
     def version(self) -> str | None:
@@ -193,7 +194,7 @@ def _read(folder: Path, letter: str, name: str) -> Side:
         engines=engines,
         verdict=of_frames(folder, sent, kept, None),
         doubts=(*_doubts(folder, run, sent, problems), *_held(streamed)),
-        unfinished=standing.of_run(run).unfinished,
+        standing=standing.of_run(run),
     )
 
 

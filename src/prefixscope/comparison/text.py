@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Sequence
 from itertools import zip_longest
+from pathlib import Path
 
 from prefixscope.comparison import tables
+from prefixscope.comparison.side import Side
 from prefixscope.comparison.whole import Comparison, Pair
 from prefixscope.comparison.words import alone_words, chief, headline, judged_words, lead, lengths_words, times_words
 from prefixscope.quantities import count
+from prefixscope.standing import GO_ON
 
 MOST = 10
 LEAST = 12
@@ -17,12 +21,13 @@ LEAST = 12
 
 
 def to_text(found: Comparison, width: int = 100) -> str:
-    """The sentences, who is who, the settings that differ, the results, and what was not compared."""
-    blocks = [textwrap.wrap(headline(pair), width) for pair in found.pairs]
+    """What is unfinished, the sentences, who is who, the settings that differ, the results, what was not compared."""
+    blocks = [_unfinished(side, width) for side in found.sides if side.standing.unfinished]
+    blocks += [textwrap.wrap(headline(pair), width) for pair in found.pairs]
     width_of = max(len(label) for label in found.labels)
     names = []
     for label, side in zip(found.labels, found.sides, strict=True):
-        names += [f"  {label:{width_of}}  {side.name}", *_wrapped(side.unfinished, width, " " * (width_of + 4))]
+        names.append(f"  {label:{width_of}}  {side.name}")
     blocks.append(names)
     table = tables.settings(found)
     if table is None:
@@ -39,6 +44,14 @@ def to_text(found: Comparison, width: int = 100) -> str:
     rest += [f"{side.letter}: {doubt}" for side in found.sides for doubt in side.doubts]
     blocks.append([line for text in rest for line in _wrapped(text, width)])
     return "\n\n".join("\n".join(line.rstrip() for line in block) for block in blocks if block)
+
+
+def _unfinished(side: Side, width: int) -> list[str]:
+    """What of a run is not done, and the command that goes on, which no line break cuts; of a report it names RUN."""
+    told = textwrap.wrap(f"{side.letter}: {side.standing.unfinished}", width)
+    folder = Path(side.name).expanduser()
+    way = f"prefixscope run -o {shlex.quote(str(folder))} --resume" if folder.is_dir() else GO_ON
+    return [*told, f"  go on with: {way}" if side.standing.command else "  it is still at work"]
 
 
 def _results(pair: Pair, width: int, *, named: bool) -> list[list[str]]:

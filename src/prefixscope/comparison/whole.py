@@ -71,8 +71,13 @@ class Pair:
         if worse or better:
             return MIXED if worse and better else WORSE if worse else BETTER
         if self.elsewhere:
-            return SAME if self.steady else CANNOT_TELL
-        return CANNOT_TELL if self.untold or not self.hits or "can't tell" in codes else SAME
+            return SAME if self.steady and not self.unfinished else CANNOT_TELL
+        return CANNOT_TELL if self.untold or not self.hits or "can't tell" in codes or self.unfinished else SAME
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether one of the two was not measured to its end: what is missing may differ."""
+        return bool(self.base.standing.unfinished or self.other.standing.unfinished)
 
     @property
     def asked(self) -> bool:
@@ -98,6 +103,8 @@ class Pair:
     @property
     def unsure(self) -> bool:
         """Whether something that the base could tell can't be told on the other side."""
+        if self.unfinished:
+            return True
         if self.elsewhere:
             return not self.steady
         return not self.hits or bool(self.untold) or any(one.code == "can't tell" for one in self.verdicts)
@@ -234,7 +241,7 @@ def to_json(found: Comparison, sentence: str) -> dict[str, Any]:
             {
                 "letter": side.letter, "label": label, "run": side.name, "run_id": side.manifest.get("run_id"),
                 "created_at": side.manifest.get("created_at"), "doubts": list(side.doubts),
-                "unfinished": side.unfinished or None,
+                "unfinished": side.standing.unfinished or None,
             }
             for side, label in zip(found.sides, found.labels, strict=True)
         ],

@@ -34,9 +34,9 @@ def headline(pair: Pair) -> str:
 
 
 def unfinished(found: Comparison) -> list[tuple[str, str]]:
-    """(which run, what of it is not done) of each run that was not measured to its end."""
+    """(which run, what of it is not done and what goes on with it) of each run that was not measured to its end."""
     every = zip(found.labels, found.sides, strict=True)
-    return [(label, side.unfinished) for label, side in every if side.unfinished]
+    return [(label, side.standing.markdown) for label, side in every if side.standing.unfinished]
 
 
 def lead(pair: Pair) -> list[str]:
