@@ -7,6 +7,7 @@ step-down.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -57,6 +58,13 @@ def needed(scatter: float, bound: float, most: int = 10_000) -> int | None:
     would not do."""
     found = (n for n in range(2, most + 1) if t975(n - 1) * scatter / math.sqrt(n) <= bound)
     return next(found, None)
+
+
+def shown(scatter: float, value: float, level: float, most: int = 10_000) -> int | None:
+    """The fewest pairs at which a mean of ``value`` has a two-sided p below ``level``; None where the most have not."""
+    pairs = range(2, most + 1)
+    place = bisect_left(pairs, True, key=lambda n: two_sided(value / scatter * math.sqrt(n), n - 1) < level)
+    return pairs[place] if place < len(pairs) else None
 
 
 def mean(differences: Sequence[float]) -> Effect | None:

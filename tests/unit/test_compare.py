@@ -589,6 +589,22 @@ def test_times_are_noise_a_change_or_neither(tmp_path: Path, share: float, by: f
         assert f"the first token of a cold prompt takes {cold.effect.value:.2f} times as long" in words
 
 
+@pytest.mark.parametrize(("by", "code"), [(1.0, "noise"), (1.15, "can't tell"), (1 / 1.15, "can't tell")])
+def test_an_interval_that_reaches_a_quarter_is_not_within_noise(tmp_path: Path, by: float, code: str) -> None:
+    """As narrow an interval is noise around none and can't be told where it reaches 1.25 times or 0.8 times."""
+    pair = one_pair(*small(tmp_path, scattered(0.55, by)))
+    cold = next(one for one in pair.rates if one.what == "first token, cold")
+    assert cold.effect is not None
+    assert cold.effect.low is not None
+    assert cold.effect.high is not None
+    assert math.log(cold.effect.high / cold.effect.low) / 2 < math.log(1.25), "narrow enough"
+    assert (cold.effect.high > 1.25 or cold.effect.low < 0.8) == (code == "can't tell")
+    assert cold.code == code
+    if code == "can't tell":
+        assert cold.needed is not None
+        assert cold.needed > cold.effect.pairs
+
+
 def test_times_never_change_the_exit_code(tmp_path: Path) -> None:
     """Ten times slower with equal hits exits 0: latency depends on the machine's day."""
     found = compared(*small(tmp_path, slower(lambda row: 10.0)))
@@ -653,6 +669,9 @@ def test_students_t() -> None:
     assert few < 6 < many
     assert paired.t975(few - 1) * 0.1 / math.sqrt(few) <= math.log(1.25)
     assert paired.needed(1e6, 0.01) is None
+    # Of a mean of half the scatter, t is √n / 2: 4.26 at 18 has 2.11 to pass, 2.06 at 17 has 2.12.
+    assert paired.shown(1.0, 0.5, 0.05) == 18
+    assert paired.shown(1.0, 1e-6, 0.05) is None
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from prefixscope.comparison.side import Side
 from prefixscope.paired import Effect
 
 MATERIAL = 1.25
-"""A ratio that a comparison has to be able to see before "within noise" is said: a quarter."""
+"""A ratio that an interval must leave out before "within noise" is said: a quarter."""
 POINTS = 0.05
 """The same for shares: 5 percentage points."""
 COLD, WARM, FOLLOWS = "first token, cold", "first token, same hit", "first token, other hit"
@@ -149,14 +149,20 @@ def _corrected(found: Sequence[Rate]) -> list[Rate]:
 
 
 def _told(one: Rate, chance: float) -> Rate:
-    _, half, pairs = _scale(one)
+    value, half, pairs = _scale(one)
     bound = POINTS if one.unit == "share" else math.log(MATERIAL)
     if chance < paired.LEVEL:
         return replace(one, code="change", p=chance)
-    if half <= bound:
+    if abs(value) + half <= bound:
         return replace(one, code="noise", p=chance)
     scatter = half / paired.t975(pairs - 1) * math.sqrt(pairs)
-    return replace(one, p=chance, needed=paired.needed(scatter, bound))
+    if half > bound:
+        return replace(one, p=chance, needed=paired.needed(scatter, bound))
+    # Narrow enough, but away from none: so many would tell if it stayed where it is, one way or the other.
+    many = chance / alone if (alone := _chance(one)) else 1.0
+    shown = paired.shown(scatter, abs(value), paired.LEVEL / max(many, 1.0))
+    told = [n for n in (shown, paired.needed(scatter, bound - abs(value))) if n is not None]
+    return replace(one, p=chance, needed=min(told, default=None))
 
 
 def _chance(one: Rate) -> float:

@@ -218,8 +218,8 @@ def _rates(found: Comparison) -> Section | None:
         before=(
             "These vary from request to request. Each prompt's value is set against the same prompt's on the other "
             "run; the interval is Student's t over those pairs (ratios on logarithms), and the p of all that was "
-            "looked at together is corrected (Holm). “Within noise” is said only where a change of a quarter, or of 5 "
-            "percentage points, would have shown; else it can't be told.",
+            "looked at together is corrected (Holm). “Within noise” is said only where the interval leaves out a "
+            "change of a quarter, or of 5 percentage points; else it can't be told.",
         ),
         figures=figures("rates", chart),
         after=(
