@@ -18,7 +18,7 @@ from data.make_run import make_run
 from prefixscope import charts, cli, comparison, display, frames, noise, paired
 from prefixscope.comparison.facts import causes
 from prefixscope.comparison.whole import Comparison, Pair
-from prefixscope.comparison.words import varied
+from prefixscope.comparison.words import exact, varied
 from prefixscope.errors import RunError
 from prefixscope.report import render_report
 from prefixscope.setting import Setting
@@ -113,6 +113,25 @@ def test_equal_runs_exit_0(tmp_path: Path) -> None:
     assert comparison.sentence(found).startswith("From A to B no hit length changes (120 compared)")
     assert "No setting that A and B tell of differs." in comparison.to_text(found).replace("\n", " ")
     assert (found.exit_code, found.pairs[0].code) == (0, "unchanged")
+
+
+def test_a_verdict_that_stays_is_told_of_what_was_compared(tmp_path: Path) -> None:
+    """It says of how many configurations and lengths; where a hit length changed it is not told as the same."""
+    before, after = small(tmp_path, version="0.29.0")
+    same = one_pair(before, after)
+    configs, lengths = len(same.verdicts), {tokens for one in same.verdicts for tokens in one.lengths}
+    said = f"Of {configs} configurations compared, over {len(lengths)} prompt lengths, each verdict stays the same ("
+    assert (configs, len(lengths)) == (6, 5)
+    assert said in " ".join(exact(same))
+
+    def lost(row: Row) -> Row:
+        gone = row["kind"] == "send" and row["send"] == "repeat" and row["index"] == 3
+        return {**row, "cached_tokens": 0} if gone else row
+
+    worse = one_pair(before, edited(after, lost, version="0.29.0"))
+    assert worse.lower
+    assert {one.code for one in worse.verdicts} == {"same"}
+    assert "verdict" not in " ".join(exact(worse))
 
 
 def test_a_report_is_as_good_as_its_run(pair: tuple[Path, Path], tmp_path: Path, found: Comparison) -> None:

@@ -35,6 +35,7 @@ def only(folder: Path, *stages: str) -> Path:
             file.unlink()
     manifest = json.loads((run / "run.json").read_text())
     manifest["stages"] = {name: entry for name, entry in manifest["stages"].items() if name in stages}
+    manifest["plan"] = [name for name in manifest.get("plan", ()) if name in stages]
     (run / "run.json").write_text(json.dumps(manifest))
     return run
 
@@ -302,6 +303,15 @@ def test_runs_with_nothing_in_common_are_not_compared(tmp_path: Path) -> None:
     found = comparison.compare([str(equal), str(streamed)])
     assert comparison.sentence(found) == "A and B can't be compared: neither run was asked for hit lengths."
     assert found.exit_code == 3
+
+
+def test_neither_was_asked_whichever_comes_first(tmp_path: Path) -> None:
+    """Long prompts that a speculation stage sent again make it no run that was asked for hit lengths."""
+    equal, streamed = only(tmp_path / "equal", "equality"), only(tmp_path / "streamed", "speculation")
+    edited(streamed, unchanged, version="0.29.0")
+    want = "A and B can't be compared: neither run was asked for hit lengths."
+    for two in ((equal, streamed), (streamed, equal)):
+        assert comparison.sentence(comparison.compare([str(one) for one in two])) == want
 
 
 def test_settings_of_runs_without_a_hit_length_are_compared(tmp_path: Path) -> None:

@@ -203,11 +203,11 @@ def _why(
     base: Side, other: Side, mine: Mapping[Cell, Seen], theirs: Mapping[Cell, Seen], changed: Sequence[Change]
 ) -> str:
     """Why not one hit length of two sides can be compared."""
-    if all(_elsewhere(side) for side in (base, other)):
+    if not all(len(side.sent) for side in (base, other)) and all(_unasked(side) for side in (base, other)):
         return "neither run was asked for hit lengths"
     for side in (base, other):
         if not len(side.sent):
-            held = "was not asked for hit lengths" if _elsewhere(side) else "holds no measured request"
+            held = "was not asked for hit lengths" if _unasked(side) else "holds no measured request"
             return f"run {side.letter} {held}"
         if not side.settings:
             first = side.sent["error"].dropna().head(1).tolist()
@@ -225,7 +225,12 @@ def _why(
 
 def _elsewhere(side: Side) -> bool:
     """Whether it has no hit length because it was asked for something else."""
-    return not len(side.sent) and bool(len(side.generations) or len(side.comparisons))
+    return not len(side.sent) and _unasked(side)
+
+
+def _unasked(side: Side) -> bool:
+    """Whether it was asked for something else than hit lengths, though long prompts may tell some all the same."""
+    return not side.asked and bool(len(side.generations) or len(side.comparisons))
 
 
 def _list(side: Side) -> str:

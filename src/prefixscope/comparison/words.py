@@ -45,7 +45,7 @@ def lead(pair: Pair) -> list[str]:
 
 
 def exact(pair: Pair) -> list[str]:
-    """How many hit lengths changed, and the verdicts."""
+    """How many hit lengths changed, and the verdicts over what both sides answered."""
     return [_counts(pair), *_verdicts(pair)] if not pair.why else []
 
 
@@ -214,7 +214,14 @@ def _verdicts(pair: Pair) -> list[str]:
         parts = [f"from {base} to {other}{_with(who)}" for (base, other), who in moved.items()]
         return [f"The verdict goes {'; '.join(parts)}."]
     same = list(dict.fromkeys(one.base for one in pair.verdicts))
-    return [f"Every verdict stays the same ({', '.join(same)})."] if same else []
+    if not same or pair.lower or pair.higher:  # a hit that changed says more than a verdict that did not
+        return []
+    over = count(len({tokens for one in pair.verdicts for tokens in one.lengths}), "prompt length")
+    many = count(len(pair.verdicts), "configuration")
+    return [
+        f"Of {many} compared, over {over}, {'each' if len(pair.verdicts) > 1 else 'the'} verdict stays the same "
+        f"({', '.join(same)})."
+    ]
 
 
 def _others(pair: Pair) -> list[str]:
