@@ -13,7 +13,7 @@ from data.make_pair import Row, edited, unchanged
 from data.make_run import make_run
 from data.streamed import resend
 
-from prefixscope import charts, comparison, frames, material, notes, page, resources, sections, verdict
+from prefixscope import charts, comparison, frames, material, notes, page, report, resources, sections, verdict
 from prefixscope.comparison.words import varied
 from prefixscope.display import themed
 from prefixscope.notes import for_issue
@@ -312,6 +312,24 @@ def test_neither_was_asked_whichever_comes_first(tmp_path: Path) -> None:
     want = "A and B can't be compared: neither run was asked for hit lengths."
     for two in ((equal, streamed), (streamed, equal)):
         assert comparison.sentence(comparison.compare([str(one) for one in two])) == want
+
+
+def test_what_an_engine_resolved_is_known_of_answers_alone(tmp_path: Path) -> None:
+    """A traced run that was only compared or streamed tells its groups, blocks and interval, its report too."""
+    whole = only(tmp_path / "whole", "baseline", "sweep", "equality")
+    manifest = (whole / "run.json").read_text()
+    (whole / "run.json").write_text(json.dumps(json.loads(manifest) | {"run_id": "another"}))
+    equal = only(tmp_path / "equal", "equality")
+    page.write(report.render_html(equal), tmp_path / "equal.html")
+    for base in (equal, tmp_path / "equal.html"):
+        facts = {one.name: one for one in comparison.compare([str(base), str(whole)]).facts}
+        for name, value in (
+            ("scheduler block, tokens", "64"),
+            ("retention interval", "1,024"),
+            ("pool, blocks", "8,192"),
+        ):
+            assert (facts[name].values, facts[name].state) == ((value, value), "same")
+        assert facts["KV cache groups"].state == "same"
 
 
 def test_settings_of_runs_without_a_hit_length_are_compared(tmp_path: Path) -> None:

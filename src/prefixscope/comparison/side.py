@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from prefixscope import frames, redact, standing
+from prefixscope.comparison.engines import engines
 from prefixscope.errors import ReplayError, RunError
 from prefixscope.frames.drafting import BURST_MS
 from prefixscope.material import shareable
@@ -26,6 +27,8 @@ from prefixscope.verdict import SPECULATION, Verdict, of_frames
 
 MOST = len(string.ascii_uppercase)
 _BLOCK = "scheduler block of the embedded case"
+_TRACE = "embedded-trace"
+"""Where a report's trace goes: only the settings of its engines are read from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +129,7 @@ def _unpack(report: Path, to: Path) -> Path:
         raise RunError(f"{report} can't be read: {error.strerror}", remedy="name a run or a report.html") from None
     try:
         manifest, rows = travel.embedded(text, "run.json"), travel.embedded(text, "rows.jsonl")
+        trace = travel.embedded(text, "trace.jsonl")
         run = None if manifest is None else json.loads(manifest)
     except (ValueError, OSError, EOFError) as error:
         raise RunError(f"the data in {report} is damaged: {error}", remedy="download the report again") from None
@@ -150,6 +154,9 @@ def _unpack(report: Path, to: Path) -> Path:
         run["facts"] = [*(known if isinstance(known, list) else ()), block]
         (to / "cases").mkdir(parents=True)
         (to / "cases" / travel.NAME).write_text(travel.to_text(cases), encoding="utf-8")
+    if trace is not None:
+        (to / _TRACE).mkdir(parents=True)
+        (to / _TRACE / "trace.jsonl").write_text(trace, encoding="utf-8")
     (to / "raw").mkdir(parents=True, exist_ok=True)
     (to / "raw" / "rows.jsonl").write_text(rows or "", encoding="utf-8")
     (to / "run.json").write_text(json.dumps(run), encoding="utf-8")
@@ -171,12 +178,7 @@ def _read(folder: Path, letter: str, name: str) -> Side:
     sent, kept = shareable(frames.sends(folder)), shareable(frames.kept(folder))
     case_file = folder / "cases" / travel.NAME
     cases = travel.load(case_file) if case_file.exists() else travel.of_run(folder)
-    started = {row["request_id"]: row["setting"] for row in sent[["request_id", "setting"]].to_dict("records")}
-    engines: dict[str, Case] = {}
-    for case in cases:
-        for request in case.measured:
-            if request in started:
-                engines.setdefault(str(started[request]), case)
+    trace = next((one for one in (folder / "trace", folder / _TRACE) if one.is_dir()), folder / "trace")
     streamed = shareable(frames.generations(folder))
     swept, roles = frames.sweep(sent, kept), _roles(rows)
     return Side(
@@ -191,7 +193,7 @@ def _read(folder: Path, letter: str, name: str) -> Side:
         roles=roles,
         answers=_answers(rows, roles),
         commands=_commands(run),
-        engines=engines,
+        engines=engines(sent, cases, rows, trace),
         verdict=of_frames(folder, sent, kept, None),
         doubts=(*_doubts(folder, run, sent, problems), *_held(streamed)),
         standing=standing.of_run(run),
