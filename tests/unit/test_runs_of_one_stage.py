@@ -14,7 +14,7 @@ from data.make_run import make_run
 from data.streamed import resend
 
 from prefixscope import charts, comparison, frames, material, notes, page, report, resources, sections, verdict
-from prefixscope.comparison.words import varied
+from prefixscope.comparison.words import unpaired_words, varied
 from prefixscope.display import themed
 from prefixscope.notes import for_issue
 from prefixscope.notes.account import account
@@ -330,6 +330,36 @@ def test_what_an_engine_resolved_is_known_of_answers_alone(tmp_path: Path) -> No
         ):
             assert (facts[name].values, facts[name].state) == ((value, value), "same")
         assert facts["KV cache groups"].state == "same"
+
+
+def test_answers_that_could_not_be_paired_are_listed(tmp_path: Path) -> None:
+    """Of a stage that both did it says why not one answer is compared, of one that only one did how many there are."""
+
+    def shorter(row: Row) -> Row:
+        if row["kind"] == "generation":
+            prompt = {**row["prompt"], "tokens": 256, "digest": f"other {row['prompt']['digest']}"}
+            return {**row, "prompt": prompt, "prompt_tokens": 256}
+        return row
+
+    before = make_run(tmp_path / "before", stages=("speculation", "equality"))
+    after = edited(make_run(tmp_path / "after", stages=("speculation",)), shorter, version="0.29.0")
+    found = comparison.compare([str(before), str(after)])
+    both = frames.generations(before), frames.generations(after)
+    lengths = [" or ".join(f"{n:,}" for n in sorted(set(one["prompt_tokens"]))) for one in both]
+    assert lengths[0] != lengths[1] == "256"
+    many = len(frames.comparisons(before)["identical"].dropna())
+    want = {
+        ("not compared", config, "streamed answers", f"prompts of {lengths[0]} tokens on A, of 256 on B")
+        for config in ("MTP", "no MTP")
+    } | {("only in A", "unnamed", "compared answers", f"{many} comparisons")}
+    assert want == set(unpaired_words(found))
+    text, pasted = comparison.to_text(found, 300), comparison.to_markdown(found)
+    for who, config, what, why in want:
+        assert f"  {who}: {config}, {what} ({why})\n" in f"{text}\n"
+        assert f"| {who} | {config} | {what} | {why} |" in pasted
+    assert comparison.to_json(found, "")["pairs"][0]["unpaired"][0]["runs"] == ["A", "B"]
+    same = edited(make_run(tmp_path / "same", stages=("speculation", "equality")), unchanged, run_id="same")
+    assert unpaired_words(comparison.compare([str(before), str(same)])) == []
 
 
 def test_settings_of_runs_without_a_hit_length_are_compared(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,7 @@ class Answers:
 
 def answers(base: Side, other: Side) -> Answers:
     """Equality outcomes of two sides; only documents that are the same on both are paired."""
-    tables = [_outcomes(base), _outcomes(other)]
+    tables = [outcomes_of(base), outcomes_of(other)]
     equal = []
     for pair, what in _PAIRS.items():
         keys = [{key: same for key, same in table.items() if key[2] == pair} for table in tables]
@@ -57,15 +57,18 @@ def answers(base: Side, other: Side) -> Answers:
     return Answers(equal=tuple(equal), across=_across(base, other, tables))
 
 
-def _outcomes(side: Side) -> dict[tuple[str, str, str, str, str], bool]:
+def outcomes_of(side: Side) -> dict[tuple[str, str, str, str, str], bool]:
     """Identical or not, by setting, served role, kind of pair, document and its length; what is void is left out."""
-    found = {}
+    return dict(told(side))
+
+
+def told(side: Side) -> Iterator[tuple[tuple[str, str, str, str, str], bool]]:
+    """``outcomes_of`` of each comparison, in order: repeats have one key."""
     for row in side.comparisons.to_dict("records"):
         if not pd.isna(row["identical"]):
             role = side.roles.get(str(row["model"]), "base")
             key = (str(row["setting"]), role, str(row["pair"]), str(row["document"]), str(row["prompt_tokens"]))
-            found[key] = bool(row["identical"])
-    return found
+            yield key, bool(row["identical"])
 
 
 def _across(base: Side, other: Side, tables: Sequence[dict[Any, bool]]) -> noise.Judgement | None:

@@ -100,7 +100,7 @@ def _asked(cell: Cell) -> bool:
 
 
 def _streamed(base: Side, other: Side) -> Iterable[_Pairs]:
-    tables = [_items(base.generations), _items(other.generations)]
+    tables = [streamed_of(base.generations), streamed_of(other.generations)]
     common = [key for key in tables[0] if key in tables[1]]
     for column, what, unit in _STREAMED:
         groups: dict[tuple[bool, str], list[tuple[tuple[float, ...], tuple[float, ...]]]] = {}
@@ -113,7 +113,7 @@ def _streamed(base: Side, other: Side) -> Iterable[_Pairs]:
             yield _Pairs(what, of, unit, groups[by_shape, of], by_shape)
 
 
-def _items(table: pd.DataFrame) -> dict[tuple[str, str, str, str], list[dict[str, Any]]]:
+def streamed_of(table: pd.DataFrame) -> dict[tuple[str, str, str, str], list[dict[str, Any]]]:
     """Streamed answers by server label, shape, prompt and its text."""
     found: dict[tuple[str, str, str, str], list[dict[str, Any]]] = {}
     for row in table[table["status"] == "ok"].to_dict("records"):

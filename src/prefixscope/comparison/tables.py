@@ -9,7 +9,14 @@ from prefixscope.comparison.hits import Cell, Change
 from prefixscope.comparison.rates import Rate
 from prefixscope.comparison.retention import Interval
 from prefixscope.comparison.whole import Comparison, Pair
-from prefixscope.comparison.words import alone_words, hit_words, judged_words, lengths_words, times_words
+from prefixscope.comparison.words import (
+    alone_words,
+    hit_words,
+    judged_words,
+    lengths_words,
+    times_words,
+    unpaired_words,
+)
 from prefixscope.quantities import count, number
 from prefixscope.sections import Table
 
@@ -228,7 +235,7 @@ def equality(pair: Pair) -> Table | None:
 
 
 def alone(found: Comparison) -> Table | None:
-    """What some sides were not asked, and prompts that were not the same."""
+    """What some sides were not asked, prompts that were not the same, and answers without their like."""
     rows: dict[tuple[str, ...], None] = {
         (alone_words(one), one.config, lengths_words(one.lengths), count(one.sends, "send")): None
         for one in found.alone
@@ -247,6 +254,7 @@ def alone(found: Comparison) -> Table | None:
                 )
                 what = f"{change.cell.label} of {number(change.cell.tokens)} tokens"
                 rows["not the same prompt", change.base.config, what, why] = None
+    rows |= dict.fromkeys(unpaired_words(found))
     if not rows:
         return None
     return Table(

@@ -11,7 +11,16 @@ from pathlib import Path
 from prefixscope.comparison import tables
 from prefixscope.comparison.side import Side
 from prefixscope.comparison.whole import Comparison, Pair
-from prefixscope.comparison.words import alone_words, chief, headline, judged_words, lead, lengths_words, times_words
+from prefixscope.comparison.words import (
+    alone_words,
+    chief,
+    headline,
+    judged_words,
+    lead,
+    lengths_words,
+    times_words,
+    unpaired_words,
+)
 from prefixscope.quantities import count
 from prefixscope.standing import GO_ON
 
@@ -41,6 +50,7 @@ def to_text(found: Comparison, width: int = 100) -> str:
         f"{alone_words(one)}: {one.config}, {lengths_words(one.lengths)}, {count(one.sends, 'send')}"
         for one in found.alone
     ]
+    rest += [f"{who}: {config}, {what} ({why})" for who, config, what, why in unpaired_words(found)]
     rest += [f"{side.letter}: {doubt}" for side in found.sides for doubt in side.doubts]
     blocks.append([line for text in rest for line in _wrapped(text, width)])
     return "\n\n".join("\n".join(line.rstrip() for line in block) for block in blocks if block)

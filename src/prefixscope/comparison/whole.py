@@ -11,6 +11,7 @@ from prefixscope.comparison.facts import STARTED, Fact, facts, joined, labels, s
 from prefixscope.comparison.hits import SURE, Cell, Change, Judged, Seen, changes, counted, judged, seen
 from prefixscope.comparison.rates import Rate, Spread, rates
 from prefixscope.comparison.side import Side, load
+from prefixscope.comparison.unpaired import Unpaired, unpaired
 
 AS_STARTED = "as started"
 WORSE, BETTER, MIXED, SAME, CANNOT_TELL = "worse", "better", "better and worse", "unchanged", "can't tell"
@@ -40,6 +41,7 @@ class Pair:
     rates: tuple[Rate, ...]
     answers: Answers
     alone: tuple[Alone, ...]
+    unpaired: tuple[Unpaired, ...]
     why: str = ""
 
     @property
@@ -177,6 +179,7 @@ def _pair(
         rates=rates(base, other, changed),
         answers=answers(base, other),
         alone=_alone(two, (mine, theirs)),
+        unpaired=unpaired(base, other),
         why="" if counted(changed) else _why(base, other, mine, theirs, changed),
     )
 
@@ -299,5 +302,12 @@ def _pair_json(pair: Pair) -> dict[str, Any]:
             {"run": letter, "configuration": one.config, "lengths": list(one.lengths), "sends": one.sends}
             for one in pair.alone
             for letter in one.letters
+        ],
+        "unpaired": [
+            {
+                "what": one.what, "configuration": one.config, "runs": list(one.have), "answers": one.many,
+                "why": one.why or None,
+            }
+            for one in pair.unpaired
         ],
     }  # fmt: skip

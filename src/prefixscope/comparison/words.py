@@ -8,6 +8,7 @@ from prefixscope.charts import listing, times_named
 from prefixscope.comparison.facts import causes, different
 from prefixscope.comparison.hits import Change, Seen, middle
 from prefixscope.comparison.rates import COLD, FOLLOWS, WARM, Rate
+from prefixscope.comparison.unpaired import COMPARED
 from prefixscope.comparison.whole import AS_STARTED, Alone, Comparison, Pair
 from prefixscope.quantities import count, number
 
@@ -285,6 +286,20 @@ def alone_words(one: Alone) -> str:
     if len(one.letters) == 1:
         return f"only in {one.letters[0]}"
     return f"in {listing(one.letters)}, not in {listing(one.without)}"
+
+
+def unpaired_words(found: Comparison) -> list[tuple[str, str, str, str]]:
+    """(who, configuration, what, how many or why) of answers without their like, of all pairs, each once."""
+    rows: dict[tuple[str, str, str, str], None] = {}
+    for pair in found.pairs:
+        for one in pair.unpaired:
+            who = "not compared"
+            if one.without:
+                alone = len(found.sides) == 2
+                who = f"only in {one.have[0]}" if alone else f"in {one.have[0]}, not in {one.without[0]}"
+            unit = "comparison" if one.what == COMPARED else "answer"
+            rows[who, one.config, one.what, one.why or count(one.many, unit)] = None
+    return list(rows)
 
 
 def lengths_words(lengths: Sequence[int]) -> str:
