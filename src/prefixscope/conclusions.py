@@ -12,12 +12,11 @@ from typing import Any
 import pandas as pd
 
 from prefixscope import frames, noise, standing, streaming, trade, verdict
-from prefixscope.charts import listing
 from prefixscope.diagnosis import Diagnosis, cause_words, explain
 from prefixscope.geometry import traced
 from prefixscope.investigation import beside
 from prefixscope.lookups import View
-from prefixscope.quantities import count, wilson
+from prefixscope.quantities import count, listing, wilson
 from prefixscope.redact import inert
 from prefixscope.remedy import choose_interval
 from prefixscope.run_files import is_ours

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -34,3 +35,9 @@ def wilson(successes: int, total: int, z: float = 1.96) -> tuple[float, float]:
     half = z * math.sqrt(share * (1 - share) / total + weight / (4 * total))
     low, high = ((share + weight / 2 + sign * half) / (1 + weight) for sign in (-1, 1))
     return max(low, 0.0), min(high, 1.0)
+
+
+def listing(names: Sequence[str]) -> str:
+    """``MTP, no MTP and MTP + LoRA``; ``MTP; and MTP, interval 2,048`` where a name has a comma of its own."""
+    mark = ";" if any(", " in name for name in names) else ""
+    return names[0] if len(names) == 1 else f"{mark or ','} ".join(names[:-1]) + f"{mark} and {names[-1]}"

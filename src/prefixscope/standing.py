@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from prefixscope.quantities import listing
 from prefixscope.run_files import is_held
 
 LOCK = ".lock"
@@ -72,8 +73,7 @@ class Standing:
 
 def listed(names: Sequence[str]) -> str:
     """``stage sweep``, ``stages equality and sweep``."""
-    several = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
-    return f"stage{'s' if len(names) > 1 else ''} {several}"
+    return f"stage{'s' if len(names) > 1 else ''} {listing(names)}"
 
 
 def of_run(run: Mapping[str, Any]) -> Standing:

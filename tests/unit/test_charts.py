@@ -13,8 +13,8 @@ import pytest
 from data.make_run import make_run
 
 from prefixscope import charts, display, frames, trade
-from prefixscope.charts.titles import listing
 from prefixscope.material import Material, gather
+from prefixscope.quantities import listing
 from prefixscope.sections.record import time_spent
 from prefixscope.speculation import Mix
 

@@ -20,7 +20,7 @@ from prefixscope.charts.pressed import hit_rate_under_pressure, pressure_title
 from prefixscope.charts.retention import cost_against_shortfall, hit_against_interval
 from prefixscope.charts.ruler import block_ruler
 from prefixscope.charts.store import store_ruler
-from prefixscope.charts.titles import as_subject, listing, with_configs
+from prefixscope.charts.titles import as_subject, with_configs
 
 __all__ = [
     "accepted_by_position",
@@ -40,7 +40,6 @@ __all__ = [
     "hits_by_length",
     "hits_by_send",
     "interval_front",
-    "listing",
     "lookups_over_time",
     "pressure_title",
     "short_heat",

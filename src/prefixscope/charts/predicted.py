@@ -13,8 +13,8 @@ import pandas as pd
 from prefixscope.charts.encoding import WIDTH, count_axis, inline, narrowest, price_axes
 from prefixscope.charts.panels import facet
 from prefixscope.charts.retention import merge_labels
-from prefixscope.charts.titles import listing, spans, wrapped_title
-from prefixscope.quantities import number
+from prefixscope.charts.titles import spans, wrapped_title
+from prefixscope.quantities import listing, number
 from prefixscope.theme import GREY, PREDICTED, RECOMMENDED
 
 HEAT = ("#ffffe5", "#fff0b8", "#fed776", "#fead3a", "#f07f1e", "#cf5509", "#963304", "#5c1e02")

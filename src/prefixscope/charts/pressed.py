@@ -9,7 +9,8 @@ import pandas as pd
 
 from prefixscope.charts.encoding import WIDTH, colour, inline
 from prefixscope.charts.panels import facet
-from prefixscope.charts.titles import listing, wrapped_title
+from prefixscope.charts.titles import wrapped_title
+from prefixscope.quantities import listing
 from prefixscope.theme import SERIES
 
 _ENDLESS = "endless"

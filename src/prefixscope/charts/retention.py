@@ -10,9 +10,9 @@ import pandas as pd
 
 from prefixscope.charts.encoding import WIDTH, count_axis, inline, narrowest, price_axes
 from prefixscope.charts.panels import facet
-from prefixscope.charts.titles import listing, spans, wrapped_title
+from prefixscope.charts.titles import spans, wrapped_title
 from prefixscope.frames import cheaper_interval, interval_totals
-from prefixscope.quantities import number
+from prefixscope.quantities import listing, number
 from prefixscope.theme import MEASURED, PREDICTED, RECOMMENDED, VERMILION
 
 

@@ -23,8 +23,8 @@ from prefixscope.charts.lanes import (
     spans,
 )
 from prefixscope.charts.ruler import lane_base, lane_labels, ruler_window
-from prefixscope.charts.titles import listing, wrapped_title
-from prefixscope.quantities import number
+from prefixscope.charts.titles import wrapped_title
+from prefixscope.quantities import listing, number
 from prefixscope.theme import BLOCK_COLOURS
 
 _MOST_AIMS = 6

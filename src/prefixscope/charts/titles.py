@@ -8,18 +8,14 @@ from typing import Any
 
 import altair as alt
 
+from prefixscope.quantities import listing
+
 
 def wrapped_title(text: str, subtitle: str = "") -> Any:
     """A title whose lines fit the page, with a smaller one below it."""
     # Measured for the widest font that a browser may draw a notebook's SVG in.
     lines = textwrap.wrap(text, 72) or [""]
     return alt.TitleParams(text=lines, subtitle=textwrap.wrap(subtitle, 88) if subtitle else [])
-
-
-def listing(names: Sequence[str]) -> str:
-    """``MTP, no MTP and MTP + LoRA``; ``MTP; and MTP, interval 2,048`` where a name has a comma of its own."""
-    mark = ";" if any(", " in name for name in names) else ""
-    return names[0] if len(names) == 1 else f"{mark or ','} ".join(names[:-1]) + f"{mark} and {names[-1]}"
 
 
 def with_configs(names: Sequence[str]) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prefixscope.charts import listing, times_named
+from prefixscope.charts import times_named
 from prefixscope.comparison.facts import causes, different
 from prefixscope.comparison.hits import Change, Seen, middle
 from prefixscope.comparison.rates import COLD, FOLLOWS, WARM, Rate
 from prefixscope.comparison.unpaired import COMPARED
 from prefixscope.comparison.whole import AS_STARTED, Alone, Comparison, Pair
-from prefixscope.quantities import count, number
+from prefixscope.quantities import count, listing, number
 
 _ORDINAL = {2: "second", 3: "third"}
 _FIRST = {COLD: "the first token of a cold prompt", WARM: "the first token of a repeat with the same hit"}

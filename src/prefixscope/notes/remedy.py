@@ -10,12 +10,11 @@ from typing import Any
 import pandas as pd
 
 from prefixscope import frames
-from prefixscope.charts.titles import listing
 from prefixscope.command import INTERVAL_FLAG
 from prefixscope.notes import upstream
 from prefixscope.notes.account import Account
 from prefixscope.notes.markdown import Markdown, table
-from prefixscope.quantities import count, number
+from prefixscope.quantities import count, listing, number
 from prefixscope.sections.retention import SWEEP_COLUMNS
 from prefixscope.sections.section import mebibytes, milliseconds
 from prefixscope.setting import interval_label

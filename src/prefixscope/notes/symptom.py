@@ -7,11 +7,10 @@ from typing import Any
 import pandas as pd
 
 from prefixscope import charts, frames, streaming, trade
-from prefixscope.charts.titles import listing
 from prefixscope.notes.account import Account
 from prefixscope.notes.context import on_gpu
 from prefixscope.notes.markdown import Markdown, table
-from prefixscope.quantities import count, number
+from prefixscope.quantities import count, listing, number
 from prefixscope.sections.hits import configurations, new_endings
 
 MOST_ROWS, MOST_NAMES = 24, 4

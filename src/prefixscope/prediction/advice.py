@@ -7,10 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from prefixscope.charts.titles import listing
 from prefixscope.frames import interval_totals
 from prefixscope.inside import versions
-from prefixscope.quantities import number
+from prefixscope.quantities import listing, number
 
 UNPRESSURED = "unpressured"
 """The word that goes with every recommendation made without a workload, in a pool that never evicted."""

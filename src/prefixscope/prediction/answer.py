@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 
 from prefixscope import frames
-from prefixscope.charts.titles import listing, spans
+from prefixscope.charts.titles import spans
 from prefixscope.prediction.advice import OTHERS, UNPRESSURED, Advice, advise, evicts, ranked, upgrade
 from prefixscope.prediction.changes import changes
-from prefixscope.quantities import count, number
+from prefixscope.quantities import count, listing, number
 from prefixscope.replay import Geometry, Grid, Share, Survey, install_line
 from prefixscope.replay.releases import age
 from prefixscope.setting import Interval
